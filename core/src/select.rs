@@ -1,0 +1,149 @@
+//! Top-K, cap, eviction: who stays, who comes, who leaves. Exact, integer, deterministic.
+
+use crate::ids::{NONE, Step};
+use crate::policy::{Candidate, Evictor, PoolEvent, PoolView};
+use crate::pool::Pool;
+
+/// What a selection decided, and its scratch; reused from step to step.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Outcome {
+    /// P, by (score descending, block id ascending).
+    pub wanted: Vec<u32>,
+    /// Admitted blocks and their slots, in the order of P.
+    pub moves: Vec<(u32, u32)>,
+    /// Blocks that left.
+    pub evicted: Vec<u32>,
+    /// |P ∩ R| before the admissions.
+    pub hits: usize,
+    /// Wanted, not resident, not admitted: C bound.
+    pub dropped: usize,
+    /// Candidates whose score is NaN.
+    pub nans: usize,
+    /// Fetched blocks that left without ever having had the mean block's share of mass.
+    pub wasted: usize,
+    order: Vec<u64>,
+    misses: Vec<u32>,
+    leaving: Vec<Candidate>,
+}
+
+/// A key that sorts by (score descending, block id ascending); NaN after every number, −0 with +0.
+fn rank_key(score: f32, block: u32) -> u64 {
+    let descending = if score.is_nan() {
+        u32::MAX
+    } else {
+        let bits = (score + 0.0).to_bits();
+        let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+        !ascending
+    };
+    u64::from(descending) << 32 | u64::from(block)
+}
+
+/// The `k` best of `candidates` by (score descending, block id ascending), best first, into `out`.
+/// `scores[b]` is block b's. Returns how many scores are NaN; those rank below every number.
+pub fn top_k(
+    scores: &[f32],
+    candidates: std::ops::Range<u32>,
+    k: usize,
+    order: &mut Vec<u64>,
+    out: &mut Vec<u32>,
+) -> usize {
+    out.clear();
+    order.clear();
+    order.extend(candidates.map(|b| rank_key(scores[b as usize], b)));
+    let nans = order.iter().filter(|&&key| key >> 32 == u64::from(u32::MAX)).count();
+    if k < order.len() {
+        if k > 0 {
+            order.select_nth_unstable(k - 1);
+        }
+        order.truncate(k);
+    }
+    order.sort_unstable();
+    out.extend(order.iter().map(|&key| key as u32));
+    nans
+}
+
+/// One pool's selection (DESIGN §2): `P` = the `k` best candidates; at most `cap` of those that are not
+/// resident come in, best first; residents outside `P` leave for them as the evictor says.
+pub fn select(
+    scores: &[f32],
+    candidates: std::ops::Range<u32>,
+    k: usize,
+    cap: usize,
+    now: Step,
+    pool: &mut Pool,
+    evictor: &mut dyn Evictor,
+    out: &mut Outcome,
+) {
+    out.nans = top_k(scores, candidates.clone(), k, &mut out.order, &mut out.wanted);
+    pool.selected.fill(false);
+    out.misses.clear();
+    for &block in &out.wanted {
+        match pool.slot(block) {
+            Some(slot) => {
+                pool.selected[slot as usize] = true;
+                let meta = &mut pool.meta[slot as usize];
+                meta.last_selected = now;
+                meta.selections += 1;
+                evictor.observe(PoolEvent::Touch { block, now });
+            }
+            None => out.misses.push(block),
+        }
+    }
+    out.hits = out.wanted.len() - out.misses.len();
+    let admissions = cap.min(out.misses.len());
+    out.dropped = out.misses.len() - admissions;
+    make_room(candidates, admissions, now, pool, evictor, out);
+    out.moves.clear();
+    for i in 0..admissions.min(pool.free.len()) {
+        let block = out.misses[i];
+        let slot = pool.admit(block, now);
+        pool.selected[slot as usize] = true;
+        pool.unused[slot as usize] = true;
+        pool.meta[slot as usize].selections = 1;
+        evictor.observe(PoolEvent::Admit { block, now });
+        out.moves.push((block, slot));
+    }
+}
+
+/// Evicts unselected residents until `need` slots are free.
+fn make_room(
+    candidates: std::ops::Range<u32>,
+    need: usize,
+    now: Step,
+    pool: &mut Pool,
+    evictor: &mut dyn Evictor,
+    out: &mut Outcome,
+) {
+    out.evicted.clear();
+    out.wasted = 0;
+    let need = need.saturating_sub(pool.free.len());
+    if need > 0 {
+        evict(candidates, need, now, pool, evictor, out);
+    }
+}
+
+/// Evicts `need` of the residents among `candidates` that the last selection does not hold. Victims are
+/// appended to `out.evicted`.
+pub fn evict(
+    candidates: std::ops::Range<u32>,
+    need: usize,
+    now: Step,
+    pool: &mut Pool,
+    evictor: &mut dyn Evictor,
+    out: &mut Outcome,
+) {
+    out.leaving.clear();
+    let may_leave = |(slot, meta): (usize, &crate::policy::SlotMeta)| {
+        let free = meta.block == NONE || !candidates.contains(&meta.block) || pool.selected[slot];
+        (!free).then_some(Candidate { slot: slot as u32, meta: *meta })
+    };
+    out.leaving.extend(pool.meta.iter().enumerate().filter_map(may_leave));
+    out.leaving.sort_unstable_by_key(|c| c.meta.block);
+    let from = out.evicted.len();
+    evictor.evict(&PoolView { candidates: &out.leaving, now }, need, &mut out.evicted);
+    for i in from..out.evicted.len() {
+        let block = out.evicted[i];
+        out.wasted += usize::from(pool.evict(block));
+        evictor.observe(PoolEvent::Evict { block, now });
+    }
+}

@@ -1,0 +1,110 @@
+//! What a step measured. Sums, never means: whoever reports divides.
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of one layer of one sequence in one step, summed over its KV heads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct LayerStats {
+    /// |P|: blocks that the selection wanted. `hits + fetched + dropped == wanted`.
+    pub wanted: u64,
+    /// Wanted and resident.
+    pub hits: u64,
+    /// Wanted and copied from the host store ("misses" of the design).
+    pub fetched: u64,
+    /// Wanted, not resident and not copied, because C bound.
+    pub dropped: u64,
+    /// Blocks that left.
+    pub evicted: u64,
+    /// Fetched blocks that left without ever having had the mean block's share of attention mass.
+    pub wasted: u64,
+    /// Scores that were NaN.
+    pub nans: u64,
+    /// Most blocks fetched by one pool; never above C.
+    pub fetched_max: u64,
+    /// Bytes that the backend copied from host to device for this layer.
+    pub bytes_h2d: u64,
+    /// Blocks attended (resident entries, tail not counted).
+    pub attended: u64,
+    /// True sets and dense outputs, when the run audits.
+    pub audit: Option<AuditStats>,
+}
+
+/// Comparison with the truth of one layer of one sequence in one step; sums over KV heads (or heads), with counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct AuditStats {
+    /// Σ |P ∩ T| / min(K, n): T = the K best blocks by the same summary with the true query.
+    pub agreement: f64,
+    /// Σ |P ∩ T*| / min(K, n): T* = the K blocks with the largest exact mass summed over the group.
+    pub recall_exact: f64,
+    /// KV heads in the two sums above; 0 where there was nothing to select or no prediction yet.
+    pub pools: u32,
+    /// Σ over query heads of the share of the true attention mass that falls on attended blocks and the tail.
+    pub mass_recall: f64,
+    /// Query heads in that sum.
+    pub heads: u32,
+    /// Σ ‖sparse − dense‖² of the layer's attention output.
+    pub error_sq: f64,
+    /// Σ ‖dense‖².
+    pub dense_sq: f64,
+}
+
+impl AuditStats {
+    /// Adds another step's (or layer's) sums.
+    pub fn add(&mut self, other: &Self) {
+        self.agreement += other.agreement;
+        self.recall_exact += other.recall_exact;
+        self.pools += other.pools;
+        self.mass_recall += other.mass_recall;
+        self.heads += other.heads;
+        self.error_sq += other.error_sq;
+        self.dense_sq += other.dense_sq;
+    }
+}
+
+/// What one step did for one sequence.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SeqReport {
+    /// Tokens accepted by this step, in order; the last is the newest.
+    pub emitted: Vec<u32>,
+    /// Draft rows that went through the step.
+    pub drafts: u32,
+    /// Draft rows that were accepted (verified), whether emitted or not.
+    pub accepted: u32,
+    /// Whether a draft row held the token that was accepted after row 0; none without drafts.
+    pub draft_right: Option<bool>,
+    /// Whether the selection that this step attended under had been ranked by a draft row that proved right;
+    /// none if no draft row ranked it. Audit figures are split by this.
+    pub ranked_by_right_draft: Option<bool>,
+    /// Longest chain of drafts that was offered.
+    pub draft_depth: u32,
+    /// Per layer.
+    pub layers: Vec<LayerStats>,
+}
+
+/// Where a step's time went, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepSeconds {
+    /// All of it.
+    pub total: f64,
+    /// Copies from the host store that the foreground waited for (on the CPU: all of them).
+    pub fetch_exposed: f64,
+    /// Ranking and selection.
+    pub rank: f64,
+    /// Attention.
+    pub attend: f64,
+    /// Draft proposals.
+    pub draft: f64,
+    /// True sets (`audit`).
+    pub audit: f64,
+}
+
+/// What one step did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepReport {
+    /// Number of the step, from 1.
+    pub step: u32,
+    /// Per sequence of the batch.
+    pub seqs: Vec<SeqReport>,
+    /// Times.
+    pub seconds: StepSeconds,
+}
