@@ -403,6 +403,35 @@ pub trait Score: Memory {
     fn score(&mut self, args: ScoreArgs<'_, Self>) -> Result<()>;
 }
 
+/// Arguments of [`ExactAttend`].
+pub struct ExactArgs<'a, B: Memory + ?Sized> {
+    /// Sizes of the model.
+    pub geometry: &'a Geometry,
+    /// Sizes of the caches.
+    pub shape: &'a CacheShape,
+    /// All sealed blocks.
+    pub store: &'a HostStore<B>,
+    /// Layer.
+    pub layer: usize,
+    /// The rows of the pass; row 0 of each sequence asks.
+    pub rows: &'a RowTable<B>,
+    /// `[rows][heads][head_dim]`.
+    pub q: &'a B::Buf<bf16>,
+    /// The tail, with the step's rows appended.
+    pub tail: &'a B::Buf<bf16>,
+    /// `[seqs][heads][blocks + 1]`: ln of the exact mass of every sealed block; the last column is the tail
+    /// (committed tokens and row 0). Host memory; columns of blocks that a sequence has not sealed are not written.
+    pub block_lse: &'a mut [f32],
+    /// `[seqs][q_dim]`: the dense output, in f32, host memory.
+    pub out: &'a mut [f32],
+}
+
+/// Full attention over the host store: the truth that an audit compares with. Sequences without rows are skipped.
+pub trait ExactAttend: Memory {
+    /// Exact softmax attention of row 0 of every sequence over all its sealed blocks and the tail.
+    fn exact_attend(&mut self, args: ExactArgs<'_, Self>) -> Result<()>;
+}
+
 /// Arguments of [`Select`].
 pub struct SelectArgs<'a, B: Memory + ?Sized> {
     /// Sizes of the caches.
@@ -470,6 +499,7 @@ pub trait Backend:
     + Summarise
     + Fetch
     + Score
+    + ExactAttend
     + Select
     + Sample
     + Order

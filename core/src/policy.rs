@@ -209,8 +209,8 @@ pub struct Candidate {
 
 /// What an evictor sees: only blocks that may leave (not pinned, not just selected, not in flight), by block id.
 pub struct PoolView<'a> {
-    /// Blocks that may leave, ascending by block id.
-    pub candidates: &'a [Candidate],
+    /// Blocks that may leave, ascending by block id; scratch of the loop, so an evictor may reorder it.
+    pub candidates: &'a mut [Candidate],
     /// The step.
     pub now: Step,
 }
@@ -247,15 +247,17 @@ pub trait Evictor: Send {
     fn keep(&self, slot: &SlotMeta, now: Step) -> f32;
 
     /// Puts exactly `need` distinct block ids of `pool.candidates` into `out`, first to leave first.
-    fn evict(&mut self, pool: &PoolView<'_>, need: usize, out: &mut Vec<u32>) {
+    fn evict(&mut self, pool: &mut PoolView<'_>, need: usize, out: &mut Vec<u32>) {
+        let now = pool.now;
         // A NaN opinion is no opinion: it counts as "keep least".
         let worth = |c: &Candidate| {
-            let keep = self.keep(&c.meta, pool.now);
+            let keep = self.keep(&c.meta, now);
             if keep.is_nan() { f32::NEG_INFINITY } else { keep }
         };
-        let mut order: Vec<(f32, u32)> = pool.candidates.iter().map(|c| (worth(c), c.meta.block)).collect();
-        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        out.extend(order.iter().take(need).map(|&(_, block)| block));
+        // Sorting in place keeps the step free of allocations.
+        pool.candidates
+            .sort_unstable_by(|a, b| worth(a).total_cmp(&worth(b)).then(a.meta.block.cmp(&b.meta.block)));
+        out.extend(pool.candidates.iter().take(need).map(|c| c.meta.block));
     }
 
     /// Admissions, touches and evictions, as they happen.

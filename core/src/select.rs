@@ -140,7 +140,7 @@ pub fn evict(
     out.leaving.extend(pool.meta.iter().enumerate().filter_map(may_leave));
     out.leaving.sort_unstable_by_key(|c| c.meta.block);
     let from = out.evicted.len();
-    evictor.evict(&PoolView { candidates: &out.leaving, now }, need, &mut out.evicted);
+    evictor.evict(&mut PoolView { candidates: &mut out.leaving, now }, need, &mut out.evicted);
     for i in from..out.evicted.len() {
         let block = out.evicted[i];
         out.wasted += usize::from(pool.evict(block));
