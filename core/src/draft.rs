@@ -1,7 +1,10 @@
 //! Draft sources: who guesses the next tokens.
 
 use crate::Result;
+use crate::model::Model;
 use crate::ops::Backend;
+use crate::registry::Params;
+use std::sync::Arc;
 
 /// Draft tokens as a small tree below the newest accepted token (row 0).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,7 +39,7 @@ pub trait Target<B: Backend> {
     /// is resident now. Nothing of it stays in the cache.
     fn shallow_logits(&mut self, backend: &mut B, path: &[u32], layers: usize) -> Result<Vec<f32>>;
     /// The target's embedding rows and head, for drafts that share them.
-    fn model(&self) -> &crate::model::Model<B>;
+    fn model(&self) -> &Model<B>;
 }
 
 /// What a draft source sees when it proposes.
@@ -73,3 +76,28 @@ pub trait Draft<B: Backend>: Send {
         view: &DraftView<'_>,
     ) -> Result<DraftTree>;
 }
+
+/// Files of a draft head that the program carries.
+#[derive(Debug, Clone, Copy)]
+pub struct BundledHead {
+    /// Its `config.json`.
+    pub config: &'static [u8],
+    /// Its safetensors file.
+    pub weights: &'static [u8],
+}
+
+/// What the constructor of a draft source gets.
+pub struct DraftSetup<'a, B: Backend> {
+    /// The source's own table.
+    pub params: &'a Params,
+    /// Weights go to this backend.
+    pub backend: &'a mut B,
+    /// The target model.
+    pub model: &'a Model<B>,
+    /// The EAGLE-3 head that `path = "bundled"` means, if the program has one for this model.
+    pub bundled_eagle3: Option<BundledHead>,
+}
+
+/// Makes the instances of a draft source, one a sequence, each from a seed of its own. Weights are loaded
+/// when the factory is made; the instances share them.
+pub type DraftFactory<B> = Arc<dyn Fn(u64) -> Result<Box<dyn Draft<B>>> + Send + Sync>;

@@ -1,6 +1,8 @@
 //! Tables of plug-ins. A plug-in is one file and one row; help, `list`, `show` and the conformance
 //! matrix derive from the rows.
 
+use crate::draft::{DraftFactory, DraftSetup};
+use crate::policy::Predictor;
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;
 
@@ -29,6 +31,12 @@ pub struct Entry<F> {
     /// Makes one instance.
     pub build: F,
 }
+
+/// A row of a table of predictors. One instance a sequence.
+pub type PredictorEntry = Entry<fn(&Params) -> Result<Box<dyn Predictor>>>;
+
+/// A row of a table of draft sources.
+pub type DraftEntry<B> = Entry<fn(DraftSetup<'_, B>) -> Result<DraftFactory<B>>>;
 
 /// What a constructor gets.
 #[derive(Debug, Clone, Default)]
