@@ -80,7 +80,7 @@ impl Checkpoint {
         let meta = Metadata { source, map: &gguf.metadata };
         let mut config = gguf_config::config(&meta, &tensors)?;
         names::check(&tensors, Naming::Gguf, &config)?;
-        let tokenizer = Tokenizer::from_gguf(&meta)?;
+        let tokenizer = Tokenizer::from_gguf(&meta, config.geometry.vocab)?;
         tokenizer.fits(&path, &config)?;
         config.bos = tokenizer.bos();
         let mut hash = Default::default();
@@ -95,7 +95,10 @@ impl Checkpoint {
             let source = Source::open(path)?;
             let gguf = gguf::Gguf::parse(&source)?;
             let tensors = Tensors { files: vec![source], entries: gguf.entries };
-            return gguf_config::config(&Metadata { source: &tensors.files[0], map: &gguf.metadata }, &tensors);
+            return gguf_config::config(
+                &Metadata { source: &tensors.files[0], map: &gguf.metadata },
+                &tensors,
+            );
         }
         let path = hub::resolve(path)?;
         let file = if path.is_dir() { path.join("config.json") } else { path };

@@ -4,8 +4,11 @@
 //! [`policy`]; one who writes a kernel needs only [`ops`].
 #![forbid(unsafe_code)]
 
+pub mod checkpoint;
 pub mod draft;
+pub mod engine;
 pub mod error;
+mod forward;
 pub mod geometry;
 pub mod ids;
 pub mod model;
@@ -18,6 +21,7 @@ pub mod settings;
 pub mod stats;
 pub mod storage;
 pub mod store;
+pub mod text;
 
 pub use error::{Error, Result};
 pub use half::bf16;

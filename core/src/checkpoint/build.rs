@@ -24,10 +24,11 @@ impl Checkpoint {
         let config = self.config.clone();
         let g = &config.geometry;
         let mut b = Builder { checkpoint: self, backend, staging: Vec::new() };
-        let embedding = b.matrix(&[Role::Embedding], g.vocab, g.hidden)?;
+        let embedding = b.linear(&[Role::Embedding], g.vocab, g.hidden)?;
         let layers = (0..g.layers).map(|l| b.layer(l)).collect::<Result<_>>()?;
         let final_norm = b.vector(Role::FinalNorm)?;
-        let head = (!config.tied_embeddings).then(|| b.linear(&[Role::Head], g.vocab, g.hidden)).transpose()?;
+        let head =
+            (!config.tied_embeddings).then(|| b.linear(&[Role::Head], g.vocab, g.hidden)).transpose()?;
         let inv_freq = b.backend.upload(&config.inv_freq())?;
         let digest = self.digest.clone();
         Ok(Model { embedding, layers, final_norm, head, inv_freq, digest, config })

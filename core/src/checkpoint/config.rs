@@ -108,13 +108,14 @@ fn family(path: &Path, raw: &Raw) -> Result<Family> {
     })
 }
 
-pub(super) fn unsupported(path: &Path, what: String, known: &str) -> Error {
+pub(crate) fn unsupported(path: &Path, what: String, known: &str) -> Error {
     Error::Unsupported(format!("{}: {what} is not supported; known: {known}", path.display()))
 }
 
 /// Settings that the format allows in these families and the loop does not compute.
 fn refuse_extras(path: &Path, raw: &Raw, family: Family) -> Result<()> {
-    let refuse = |key: &str, found: String, known: &str| Err(unsupported(path, format!("{key} = {found}"), known));
+    let refuse =
+        |key: &str, found: String, known: &str| Err(unsupported(path, format!("{key} = {found}"), known));
     if let Some(act) = raw.hidden_act.as_deref().filter(|a| *a != "silu") {
         return refuse("hidden_act", act.into(), "silu");
     }
@@ -189,7 +190,10 @@ pub(super) fn check(path: &Path, config: &ModelConfig) -> Result<()> {
     }
     if !g.heads.is_multiple_of(g.kv_heads) {
         let (heads, kv) = (g.heads, g.kv_heads);
-        return Err(Error::format(path, format!("{heads} query heads are no multiple of {kv} key-value heads")));
+        return Err(Error::format(
+            path,
+            format!("{heads} query heads are no multiple of {kv} key-value heads"),
+        ));
     }
     if !g.head_dim.is_multiple_of(2) {
         return Err(Error::format(path, format!("head_dim is {}; RoPE needs an even one", g.head_dim)));
@@ -197,7 +201,10 @@ pub(super) fn check(path: &Path, config: &ModelConfig) -> Result<()> {
     let positive = |v: f64| v.is_finite() && v > 0.0;
     if !positive(config.rms_eps.into()) || !positive(config.rope_theta) {
         let (eps, theta) = (config.rms_eps, config.rope_theta);
-        return Err(Error::format(path, format!("rms_norm_eps {eps} and rope_theta {theta} must be above 0")));
+        return Err(Error::format(
+            path,
+            format!("rms_norm_eps {eps} and rope_theta {theta} must be above 0"),
+        ));
     }
     let good = match config.rope_scaling {
         RopeScaling::None => true,
@@ -210,7 +217,10 @@ pub(super) fn check(path: &Path, config: &ModelConfig) -> Result<()> {
         }
     };
     if !good {
-        let what = format!("{:?}: factors must be above 0, high_freq_factor above low_freq_factor", config.rope_scaling);
+        let what = format!(
+            "{:?}: factors must be above 0, high_freq_factor above low_freq_factor",
+            config.rope_scaling
+        );
         return Err(Error::format(path, what));
     }
     ids_in_vocab(path, config)

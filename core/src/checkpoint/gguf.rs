@@ -78,7 +78,9 @@ impl<'a> Cursor<'a> {
         if count > self.left() / least {
             let left = self.left();
             let least = if least == 1 { "a byte".to_owned() } else { format!("{least} bytes") };
-            let what = format!("{count} {what} of at least {least} each, {left} bytes are left: truncated or damaged");
+            let what = format!(
+                "{count} {what} of at least {least} each, {left} bytes are left: truncated or damaged"
+            );
             return Err(self.bad(what));
         }
         Ok(())
@@ -187,7 +189,10 @@ impl Gguf {
         let mut cursor = Cursor::new(source, 0);
         let magic: [u8; 4] = cursor.array()?;
         if magic != *b"GGUF" {
-            return Err(Error::format(source.path(), format!("starts with {magic:?}, a GGUF file with `GGUF`")));
+            return Err(Error::format(
+                source.path(),
+                format!("starts with {magic:?}, a GGUF file with `GGUF`"),
+            ));
         }
         let version = cursor.u32()?;
         if !(2..=3).contains(&version) {
@@ -221,7 +226,9 @@ fn table(
     let align = match metadata.get("general.alignment") {
         None => 32,
         Some(Value::Unsigned(n)) if n.is_power_of_two() && *n <= 1 << 16 => *n,
-        Some(other) => return Err(cursor.bad(format!("general.alignment is {other:?}, no power of two up to 65536"))),
+        Some(other) => {
+            return Err(cursor.bad(format!("general.alignment is {other:?}, no power of two up to 65536")));
+        }
     };
     let mut entries = BTreeMap::new();
     for _ in 0..tensors {
@@ -267,7 +274,9 @@ fn row(cursor: &mut Cursor<'_>, align: u64) -> Result<(String, Entry)> {
     let whole_rows = sizes[0].is_multiple_of(dtype.block() as u64);
     let Some(bytes) = elements.and_then(|n| dtype.bytes(n)).filter(|_| whole_rows) else {
         let block = dtype.block();
-        return Err(cursor.bad(format!("tensor `{name}`: sizes {sizes:?}, {dtype:?} comes in rows of {block}")));
+        return Err(
+            cursor.bad(format!("tensor `{name}`: sizes {sizes:?}, {dtype:?} comes in rows of {block}"))
+        );
     };
     let at = cursor.u64()?;
     if !at.is_multiple_of(align) {
@@ -317,7 +326,12 @@ fn ggml_type_name(id: u32) -> String {
 
 impl Array {
     /// Calls `each` for every string of the array.
-    pub fn strings(&self, source: &Source, key: &str, mut each: impl FnMut(String) -> Result<()>) -> Result<()> {
+    pub fn strings(
+        &self,
+        source: &Source,
+        key: &str,
+        mut each: impl FnMut(String) -> Result<()>,
+    ) -> Result<()> {
         if self.kind != 8 {
             return Err(Error::format(source.path(), format!("`{key}` is no array of strings")));
         }

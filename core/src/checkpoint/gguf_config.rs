@@ -1,7 +1,7 @@
 //! A model's configuration from GGUF metadata.
 
 use super::config::{check, unsupported};
-use super::gguf::{Gguf, Value};
+use super::gguf::Value;
 use super::source::Source;
 use super::tensors::Tensors;
 use crate::geometry::{Geometry, World};
@@ -17,10 +17,6 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    pub(crate) fn new(source: &'a Source, gguf: &'a Gguf) -> Self {
-        Self { source, map: &gguf.metadata }
-    }
-
     pub(crate) fn path(&self) -> &Path {
         self.source.path()
     }
@@ -102,7 +98,11 @@ pub(crate) fn config(meta: &Metadata<'_>, tensors: &Tensors) -> Result<ModelConf
     };
     for name in ["attention.value_length", "rope.dimension_count"] {
         if let Some(n) = meta.count(&key(name))?.filter(|n| *n != head_dim) {
-            return Err(unsupported(meta.path(), format!("{arch}.{name} = {n}"), &format!("{head_dim} (head_dim)")));
+            return Err(unsupported(
+                meta.path(),
+                format!("{arch}.{name} = {n}"),
+                &format!("{head_dim} (head_dim)"),
+            ));
         }
     }
     let embedding = tensors.get("token_embd.weight")?;
@@ -186,6 +186,7 @@ fn llama3_scaling(meta: &Metadata<'_>, tensors: &Tensors, config: &ModelConfig) 
     if same {
         return Ok(scaling);
     }
-    let what = "rope_freqs.weight with divisors other than Llama 3's (low 1, high 4, original 8192)".to_owned();
+    let what =
+        "rope_freqs.weight with divisors other than Llama 3's (low 1, high 4, original 8192)".to_owned();
     Err(unsupported(meta.path(), what, "Llama 3.1, 3.2 and 3.3; or use the model's Hugging Face folder"))
 }

@@ -72,7 +72,8 @@ fn weights(folder: &Path) -> Result<(Vec<Source>, Option<Index>)> {
         return Ok((vec![Source::open(&single)?], None));
     }
     if !index.exists() {
-        let pickle = folder.join("pytorch_model.bin").exists() || folder.join("pytorch_model.bin.index.json").exists();
+        let pickle =
+            folder.join("pytorch_model.bin").exists() || folder.join("pytorch_model.bin.index.json").exists();
         let hint = if pickle { "; pytorch_model.bin is not read, convert it to safetensors" } else { "" };
         return Err(Error::format(folder, format!("has neither {SINGLE} nor {INDEX}{hint}")));
     }
@@ -80,7 +81,10 @@ fn weights(folder: &Path) -> Result<(Vec<Source>, Option<Index>)> {
     let raw: RawIndex = serde_json::from_slice(&json).map_err(|e| Error::format(&index, e.to_string()))?;
     let names: BTreeSet<&String> = raw.weight_map.values().collect();
     if let Some(name) = names.iter().find(|n| n.contains(['/', '\\']) || !n.ends_with(".safetensors")) {
-        return Err(Error::format(&index, format!("`{name}` is no name of a safetensors file in this folder")));
+        return Err(Error::format(
+            &index,
+            format!("`{name}` is no name of a safetensors file in this folder"),
+        ));
     }
     if names.is_empty() {
         return Err(Error::format(&index, "weight_map is empty"));

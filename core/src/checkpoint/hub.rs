@@ -23,10 +23,14 @@ pub fn resolve_in(path: &Path, cache: Option<&Path>) -> Result<PathBuf> {
         return Ok(path.to_owned());
     }
     let Some((org, name)) = hub_name(path) else {
-        return Err(Error::format(path, "no such file or folder; wanted a Hugging Face folder, a .gguf file or org/name"));
+        return Err(Error::format(
+            path,
+            "no such file or folder; wanted a Hugging Face folder, a .gguf file or org/name",
+        ));
     };
     let missing = |where_: String| {
-        let what = format!("no such folder, and {where_}; get it with `huggingface-cli download {org}/{name}`");
+        let what =
+            format!("no such folder, and {where_}; get it with `huggingface-cli download {org}/{name}`");
         Error::format(path, what)
     };
     let Some(cache) = cache else {
@@ -34,7 +38,8 @@ pub fn resolve_in(path: &Path, cache: Option<&Path>) -> Result<PathBuf> {
     };
     let repo = cache.join(format!("models--{org}--{name}"));
     let head = repo.join("refs/main");
-    let revision = std::fs::read_to_string(&head).map_err(|_| missing(format!("{} is not there", head.display())))?;
+    let revision =
+        std::fs::read_to_string(&head).map_err(|_| missing(format!("{} is not there", head.display())))?;
     let snapshot = repo.join("snapshots").join(revision.trim());
     let plain = !revision.trim().is_empty() && revision.trim().bytes().all(|b| b.is_ascii_alphanumeric());
     if plain && snapshot.is_dir() {
@@ -47,7 +52,9 @@ pub fn resolve_in(path: &Path, cache: Option<&Path>) -> Result<PathBuf> {
 fn hub_name(path: &Path) -> Option<(&str, &str)> {
     let (org, name) = path.to_str()?.split_once('/')?;
     let plain = |s: &str| {
-        !s.is_empty() && !s.starts_with('.') && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        !s.is_empty()
+            && !s.starts_with('.')
+            && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
     };
     (plain(org) && plain(name)).then_some((org, name))
 }

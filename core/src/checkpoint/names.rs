@@ -131,7 +131,8 @@ pub fn roles(config: &ModelConfig) -> impl Iterator<Item = Role> {
         parts.map(move |part| Role::Layer(l, part))
     };
     let ends = [Role::Embedding, Role::FinalNorm].into_iter();
-    ends.chain((!config.tied_embeddings).then_some(Role::Head)).chain((0..config.geometry.layers).flat_map(layer))
+    ends.chain((!config.tied_embeddings).then_some(Role::Head))
+        .chain((0..config.geometry.layers).flat_map(layer))
 }
 
 /// A tensor that some checkpoints carry and no computation needs.
@@ -166,7 +167,10 @@ pub fn check(tensors: &Tensors, naming: Naming, config: &ModelConfig) -> Result<
             None => problems.push(format!("`{name}` {wanted:?} is missing")),
             Some(entry) if entry.shape != wanted => {
                 path.get_or_insert(tensors.path_of(Some(entry)));
-                problems.push(format!("`{name}` has shape {:?}, the configuration wants {wanted:?}", entry.shape));
+                problems.push(format!(
+                    "`{name}` has shape {:?}, the configuration wants {wanted:?}",
+                    entry.shape
+                ));
             }
             Some(_) => found += 1,
         }

@@ -26,6 +26,7 @@ struct Row {
 #[serde(untagged)]
 enum Item {
     Row(Row),
+    #[allow(dead_code, reason = "read only to check that it is a table of texts")]
     Metadata(BTreeMap<String, String>),
 }
 
@@ -41,7 +42,9 @@ pub fn entries(source: &Source, file: usize) -> Result<BTreeMap<String, Entry>> 
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER || length > total - 8 {
         let limit = MAX_HEADER.min(total - 8);
-        return Err(bad(format!("header of {length} bytes, at most {limit} are possible: no safetensors file, or truncated")));
+        return Err(bad(format!(
+            "header of {length} bytes, at most {limit} are possible: no safetensors file, or truncated"
+        )));
     }
     let header = source.read(8, length as usize)?;
     let table: BTreeMap<String, Item> =
@@ -78,7 +81,9 @@ fn entry(name: &str, row: Row, data: u64, total: u64, file: usize) -> Result<Ent
     }
     if end > total - data {
         let have = total - data;
-        return Err(format!("tensor `{name}` ends at byte {end} of the data, the file has {have}: truncated"));
+        return Err(format!(
+            "tensor `{name}` ends at byte {end} of the data, the file has {have}: truncated"
+        ));
     }
     let shape = row.shape.iter().map(|d| *d as usize).collect();
     Ok(Entry { dtype, shape, file, at: data + begin, bytes: end - begin })
