@@ -6,6 +6,7 @@ use crate::geometry::{BlockShape, Geometry};
 use crate::ids::Step;
 use crate::settings::Group;
 use crate::storage::{Rounding, Storage};
+use crate::{Error, Result};
 use std::borrow::Cow;
 
 /// A set of rows of one sequence: bit `i` is row `i`.
@@ -122,6 +123,16 @@ impl SummaryShape {
     /// Bytes of one block's summary.
     pub fn bytes(&self) -> usize {
         self.vectors * self.storage.vector_bytes(self.dim, self.rounding)
+    }
+
+    /// Refuses shapes that the codec ([`crate::storage`]) does not store as they ask.
+    pub fn check(&self) -> Result<()> {
+        if self.vectors == 0 || self.dim == 0 {
+            let what =
+                format!("{} vectors of {} coordinates; both must be at least 1", self.vectors, self.dim);
+            return Err(Error::setting("summary shape", what));
+        }
+        self.storage.check(self.dim, self.rounding)
     }
 }
 
@@ -243,21 +254,33 @@ pub enum PoolEvent {
 
 /// Who leaves. Smallest `keep` goes first, ties to the lowest block id. One instance a pool.
 pub trait Evictor: Send {
-    /// How much the block is worth keeping.
+    /// What messages call it.
+    fn name(&self) -> &'static str {
+        std::any::type_name::<Self>()
+    }
+
+    /// How much the block is worth keeping: a pure function of its arguments and of what was observed.
     fn keep(&self, slot: &SlotMeta, now: Step) -> f32;
 
-    /// Puts exactly `need` distinct block ids of `pool.candidates` into `out`, first to leave first.
+    /// Puts exactly `need` distinct block ids of `pool.candidates` into `out`, first to leave first. `need` is
+    /// never above their number; [`crate::select`] checks the answer.
     fn evict(&mut self, pool: &mut PoolView<'_>, need: usize, out: &mut Vec<u32>) {
         let now = pool.now;
-        // A NaN opinion is no opinion: it counts as "keep least".
+        // A NaN opinion is no opinion: it counts as "keep least". −0 is 0.
         let worth = |c: &Candidate| {
             let keep = self.keep(&c.meta, now);
-            if keep.is_nan() { f32::NEG_INFINITY } else { keep }
+            if keep.is_nan() { f32::NEG_INFINITY } else { keep + 0.0 }
+        };
+        let order = |a: &Candidate, b: &Candidate| {
+            worth(a).total_cmp(&worth(b)).then(a.meta.block.cmp(&b.meta.block))
         };
         // Sorting in place keeps the step free of allocations.
-        pool.candidates
-            .sort_unstable_by(|a, b| worth(a).total_cmp(&worth(b)).then(a.meta.block.cmp(&b.meta.block)));
-        out.extend(pool.candidates.iter().take(need).map(|c| c.meta.block));
+        if (1..pool.candidates.len()).contains(&need) {
+            pool.candidates.select_nth_unstable_by(need - 1, order);
+        }
+        let leaving = &mut pool.candidates[..need];
+        leaving.sort_unstable_by(order);
+        out.extend(leaving.iter().map(|c| c.meta.block));
     }
 
     /// Admissions, touches and evictions, as they happen.

@@ -18,8 +18,15 @@ pub struct Pool {
     pub unused: Vec<bool>,
 }
 
-const EMPTY: SlotMeta =
-    SlotMeta { block: NONE, admitted: 0, last_selected: 0, last_attended: 0, selections: 0, mass: 0.0, next_use: Step::MAX };
+const EMPTY: SlotMeta = SlotMeta {
+    block: NONE,
+    admitted: 0,
+    last_selected: 0,
+    last_attended: 0,
+    selections: 0,
+    mass: 0.0,
+    next_use: Step::MAX,
+};
 
 impl Pool {
     /// An empty pool for sequences of at most `blocks` blocks.

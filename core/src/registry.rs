@@ -2,7 +2,7 @@
 //! matrix derive from the rows.
 
 use crate::draft::{DraftFactory, DraftSetup};
-use crate::policy::Predictor;
+use crate::policy::{Evictor, Predictor, Summary};
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;
 
@@ -37,6 +37,12 @@ pub type PredictorEntry = Entry<fn(&Params) -> Result<Box<dyn Predictor>>>;
 
 /// A row of a table of draft sources.
 pub type DraftEntry<B> = Entry<fn(DraftSetup<'_, B>) -> Result<DraftFactory<B>>>;
+
+/// A row of the summaries' table.
+pub type SummaryEntry = Entry<fn(&Params) -> Result<Box<dyn Summary>>>;
+
+/// A row of the evictors' table; the constructor makes one pool's instance.
+pub type EvictorEntry = Entry<fn(&Params) -> Result<Box<dyn Evictor>>>;
 
 /// What a constructor gets.
 #[derive(Debug, Clone, Default)]

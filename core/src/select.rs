@@ -1,8 +1,10 @@
 //! Top-K, cap, eviction: who stays, who comes, who leaves. Exact, integer, deterministic.
 
 use crate::ids::{NONE, Step};
-use crate::policy::{Candidate, Evictor, PoolEvent, PoolView};
+use crate::policy::{Candidate, Evictor, PoolEvent, PoolView, SlotMeta};
 use crate::pool::Pool;
+use crate::{Error, Result};
+use std::ops::Range;
 
 /// What a selection decided, and its scratch; reused from step to step.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -15,7 +17,7 @@ pub struct Outcome {
     pub evicted: Vec<u32>,
     /// |P ∩ R| before the admissions.
     pub hits: usize,
-    /// Wanted, not resident, not admitted: C bound.
+    /// Wanted, not resident, not admitted: C bound. `hits + moves.len() + dropped == wanted.len()`.
     pub dropped: usize,
     /// Candidates whose score is NaN.
     pub nans: usize,
@@ -24,6 +26,7 @@ pub struct Outcome {
     order: Vec<u64>,
     misses: Vec<u32>,
     leaving: Vec<Candidate>,
+    victims: Vec<u32>,
 }
 
 /// A key that sorts by (score descending, block id ascending); NaN after every number, −0 with +0.
@@ -42,7 +45,7 @@ fn rank_key(score: f32, block: u32) -> u64 {
 /// `scores[b]` is block b's. Returns how many scores are NaN; those rank below every number.
 pub fn top_k(
     scores: &[f32],
-    candidates: std::ops::Range<u32>,
+    candidates: Range<u32>,
     k: usize,
     order: &mut Vec<u64>,
     out: &mut Vec<u32>,
@@ -63,20 +66,28 @@ pub fn top_k(
 }
 
 /// One pool's selection (DESIGN §2): `P` = the `k` best candidates; at most `cap` of those that are not
-/// resident come in, best first; residents outside `P` leave for them as the evictor says.
+/// resident come in, best first; residents outside `P` leave for them as the evictor says. A pool that is too
+/// small for `P` and what is pinned admits what fits and counts the rest as dropped.
+///
+/// # Errors
+/// [`Error::Invariant`] if the evictor broke its contract; the pool and the outcome are then of no further use.
+#[allow(clippy::too_many_arguments)]
 pub fn select(
     scores: &[f32],
-    candidates: std::ops::Range<u32>,
+    candidates: Range<u32>,
     k: usize,
     cap: usize,
     now: Step,
     pool: &mut Pool,
     evictor: &mut dyn Evictor,
     out: &mut Outcome,
-) {
+) -> Result<()> {
     out.nans = top_k(scores, candidates.clone(), k, &mut out.order, &mut out.wanted);
-    pool.selected.fill(false);
+    out.moves.clear();
+    out.evicted.clear();
     out.misses.clear();
+    out.wasted = 0;
+    pool.selected.fill(false);
     for &block in &out.wanted {
         match pool.slot(block) {
             Some(slot) => {
@@ -91,11 +102,13 @@ pub fn select(
     }
     out.hits = out.wanted.len() - out.misses.len();
     let admissions = cap.min(out.misses.len());
-    out.dropped = out.misses.len() - admissions;
-    make_room(candidates, admissions, now, pool, evictor, out);
-    out.moves.clear();
-    for i in 0..admissions.min(pool.free.len()) {
-        let block = out.misses[i];
+    let need = admissions.saturating_sub(pool.free.len());
+    if need > 0 {
+        gather_leaving(&candidates, pool, out);
+        let need = need.min(out.leaving.len());
+        evict_gathered(&candidates, need, now, pool, evictor, out)?;
+    }
+    for &block in &out.misses[..admissions.min(pool.free.len())] {
         let slot = pool.admit(block, now);
         pool.selected[slot as usize] = true;
         pool.unused[slot as usize] = true;
@@ -103,47 +116,72 @@ pub fn select(
         evictor.observe(PoolEvent::Admit { block, now });
         out.moves.push((block, slot));
     }
-}
-
-/// Evicts unselected residents until `need` slots are free.
-fn make_room(
-    candidates: std::ops::Range<u32>,
-    need: usize,
-    now: Step,
-    pool: &mut Pool,
-    evictor: &mut dyn Evictor,
-    out: &mut Outcome,
-) {
-    out.evicted.clear();
-    out.wasted = 0;
-    let need = need.saturating_sub(pool.free.len());
-    if need > 0 {
-        evict(candidates, need, now, pool, evictor, out);
-    }
+    out.dropped = out.misses.len() - out.moves.len();
+    Ok(())
 }
 
 /// Evicts `need` of the residents among `candidates` that the last selection does not hold. Victims are
 /// appended to `out.evicted`.
+///
+/// # Errors
+/// [`Error::Invariant`] if fewer than `need` blocks may leave, or if the evictor broke its contract.
 pub fn evict(
-    candidates: std::ops::Range<u32>,
+    candidates: Range<u32>,
     need: usize,
     now: Step,
     pool: &mut Pool,
     evictor: &mut dyn Evictor,
     out: &mut Outcome,
-) {
+) -> Result<()> {
+    gather_leaving(&candidates, pool, out);
+    if need > out.leaving.len() {
+        let may = out.leaving.len();
+        let what =
+            format!("step {now}: {need} blocks must leave a pool and only {may} may: K is too large for it");
+        return Err(Error::Invariant(what));
+    }
+    evict_gathered(&candidates, need, now, pool, evictor, out)
+}
+
+/// Lists the residents that may leave, ascending by block id.
+fn gather_leaving(candidates: &Range<u32>, pool: &Pool, out: &mut Outcome) {
     out.leaving.clear();
-    let may_leave = |(slot, meta): (usize, &crate::policy::SlotMeta)| {
-        let free = meta.block == NONE || !candidates.contains(&meta.block) || pool.selected[slot];
-        (!free).then_some(Candidate { slot: slot as u32, meta: *meta })
+    let may_leave = |(slot, meta): (usize, &SlotMeta)| {
+        let stays = meta.block == NONE || !candidates.contains(&meta.block) || pool.selected[slot];
+        (!stays).then_some(Candidate { slot: slot as u32, meta: *meta })
     };
     out.leaving.extend(pool.meta.iter().enumerate().filter_map(may_leave));
     out.leaving.sort_unstable_by_key(|c| c.meta.block);
-    let from = out.evicted.len();
-    evictor.evict(&mut PoolView { candidates: &mut out.leaving, now }, need, &mut out.evicted);
-    for i in from..out.evicted.len() {
-        let block = out.evicted[i];
+}
+
+/// Asks the evictor for `need` of the listed blocks, checks its answer and frees their slots.
+fn evict_gathered(
+    candidates: &Range<u32>,
+    need: usize,
+    now: Step,
+    pool: &mut Pool,
+    evictor: &mut dyn Evictor,
+    out: &mut Outcome,
+) -> Result<()> {
+    out.victims.clear();
+    evictor.evict(&mut PoolView { candidates: &mut out.leaving, now }, need, &mut out.victims);
+    let broken = |what: String| Error::Invariant(format!("step {now}: evictor {} {what}", evictor.name()));
+    if out.victims.len() != need {
+        return Err(broken(format!("gave up {} blocks where {need} were asked for", out.victims.len())));
+    }
+    for &block in &out.victims {
+        // The list itself is the evictor's to reorder; the pool knows who was on it.
+        let Some(slot) = pool.slot(block) else {
+            return Err(broken(format!("gave up block {block}, which is not resident or left already")));
+        };
+        if !candidates.contains(&block) || pool.selected[slot as usize] {
+            return Err(broken(format!("gave up block {block}, which is pinned or was just selected")));
+        }
         out.wasted += usize::from(pool.evict(block));
+        out.evicted.push(block);
+    }
+    for &block in &out.victims {
         evictor.observe(PoolEvent::Evict { block, now });
     }
+    Ok(())
 }
