@@ -1,1 +1,32 @@
-//! Placeholder.
+//! The `oasis` command line as a library: configuration, plan, run, records, reports.
+//!
+//! Another crate gets all of it, with policies of its own added, from a `main` of a few lines:
+//!
+//! ```no_run
+//! # use oasis_core::registry::EvictorEntry;
+//! # fn entry() -> EvictorEntry { unimplemented!() }
+//! # let my_evictor = entry();
+//! let code: std::process::ExitCode = oasis::cli().with_evictor(my_evictor).run();
+//! ```
+#![forbid(unsafe_code)]
+
+mod app;
+pub mod check;
+mod cli;
+pub mod doctor;
+pub mod fetch;
+pub mod list;
+pub mod plan;
+pub mod record;
+pub mod report;
+pub mod run;
+pub mod scaffold;
+pub mod show;
+pub mod spec;
+
+pub use app::{App, Cli};
+
+/// The command line with the project's own policies.
+pub fn cli() -> Cli {
+    Cli::default()
+}

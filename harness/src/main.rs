@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `oasis`.
+
+fn main() -> std::process::ExitCode {
+    oasis::cli().run()
+}

@@ -1,0 +1,535 @@
+//! The records of a run, as they lie on disk. Reports are pure functions of these types.
+//!
+//! A run folder holds `config.toml` (resolved), `env.json` ([`Environment`]), `samples.jsonl` (one
+//! [`SampleRecord`] a line), `layers.jsonl` ([`LayerRecord`]), `timings.jsonl` ([`TimingRecord`]) and
+//! `results.json` ([`Results`]). The same seed gives the same bytes in `config.toml`, `samples.jsonl`,
+//! `layers.jsonl` and, but for its `machine` part, in `results.json`.
+
+use oasis_core::stats::{AuditStats, LayerStats};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of every file of a run folder. Raise it when a field changes its name or meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// How far a run came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Status {
+    /// Every planned (sample, cell) was decoded.
+    Complete,
+    /// Interrupted; `--resume` goes on.
+    Partial,
+    /// Every planned (sample, cell) was tried, some failed.
+    Failed,
+}
+
+/// One number with everything that is needed to read it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The mean (or the percentile that the name says).
+    pub value: f64,
+    /// Standard error over samples, clustered by document; none for n < 2 and for percentiles.
+    pub stderr: Option<f64>,
+    /// Samples in it.
+    pub n: u64,
+    /// `share`, `nat`, `byte/step`, ...
+    pub unit: String,
+    /// Direction; none where neither is better by itself.
+    pub higher_is_better: Option<bool>,
+}
+
+/// Metrics by name, sorted.
+pub type Metrics = BTreeMap<String, Metric>;
+
+/// `results.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA_VERSION`] of the program that wrote it.
+    pub schema_version: u32,
+    /// Name of the run's folder.
+    pub fingerprint: String,
+    /// `run.name`.
+    pub name: String,
+    /// How far the run came.
+    pub status: Status,
+    /// (sample, cell, repeat) triples of the plan.
+    pub n_planned: u64,
+    /// Those that were decoded.
+    pub n_done: u64,
+    /// Those that failed.
+    pub n_failed: u64,
+    /// `decode` or `question`.
+    pub protocol: String,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Repeats of every (sample, cell).
+    pub repeats: u32,
+    /// The model.
+    pub model: ModelRecord,
+    /// The tasks, in the order of the configuration.
+    pub tasks: Vec<TaskRecord>,
+    /// The cells, dense first.
+    pub cells: Vec<CellRecord>,
+    /// Results of a cell on a task; ordered by cell, then task.
+    pub rows: Vec<RowRecord>,
+    /// Invariants that were checked.
+    pub invariants: Vec<Invariant>,
+    /// What a reader must know before believing a number.
+    pub warnings: Vec<String>,
+    /// What failed.
+    pub failures: Vec<Failure>,
+    /// Times and memory: the part that differs from machine to machine.
+    pub machine: Machine,
+}
+
+/// The model of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelRecord {
+    /// As configured: `nano`, `smollm2`, a path or `org/name`.
+    pub name: String,
+    /// `llama`, `qwen2`, `qwen3`.
+    pub family: String,
+    /// SHA-256 of the weights.
+    pub digest: String,
+    /// SHA-256 of the tokenizer.
+    pub tokenizer_digest: String,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Positions the model was made for.
+    pub max_positions: usize,
+    /// K and V of one token over all layers in bf16.
+    pub kv_bytes_per_token: usize,
+}
+
+/// A task of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    /// Unique in the run.
+    pub label: String,
+    /// Name in the table of tasks.
+    pub name: String,
+    /// Version of its samples and its scorer.
+    pub version: u32,
+    /// Tokens of prompt and answer.
+    pub length: usize,
+    /// Samples of this run.
+    pub samples: usize,
+    /// It has no score: its tokens are forced and distributions are compared with dense decoding.
+    pub teacher_forced: bool,
+    /// Score without reading the prompt.
+    pub chance: f64,
+    /// Unit of the score.
+    pub unit: String,
+    /// SHA-256 over the hashes of all prompts.
+    pub prompts_sha256: String,
+    /// SHA-256 of the text that samples are cut from, where there is one.
+    pub data_sha256: Option<String>,
+}
+
+/// A cell of a run: one way of decoding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellRecord {
+    /// Unique in the run.
+    pub label: String,
+    /// The label without budget, cap and other axes of the grid: cells of one line in a plot.
+    pub family: String,
+    /// Mode.
+    pub mode: String,
+    /// It was not configured; the run added it as the reference.
+    pub added: bool,
+    /// Tokens of a block.
+    pub block_tokens: usize,
+    /// Resident tokens per KV head; none for `dense`. A budget given in per cent is worked out for each task:
+    /// then this is that of the longest one.
+    pub budget_tokens: Option<usize>,
+    /// The budget as it was written.
+    pub budget: Option<String>,
+    /// Pinned blocks at the start.
+    pub sink_blocks: usize,
+    /// Pinned blocks at the end.
+    pub window_blocks: usize,
+    /// K: selectable blocks of a pool.
+    pub k: Option<usize>,
+    /// C: most blocks fetched per pool and step; none: no cap, or the mode fetches nothing.
+    pub cap_blocks: Option<usize>,
+    /// The cap as it was written.
+    pub cap: Option<String>,
+    /// Predictor, with its parameters.
+    pub predictor: Option<String>,
+    /// Summary, with its parameters.
+    pub summary: Option<String>,
+    /// Evictor, with its parameters.
+    pub evictor: Option<String>,
+    /// Draft source, with its parameters.
+    pub draft: Option<String>,
+    /// The draft source knows the right tokens: an upper bound, no method.
+    pub ideal: bool,
+    /// `one` or `accepted`.
+    pub emit: String,
+    /// `resident` or `selected`.
+    pub attend: String,
+    /// Sequences decoded together.
+    pub batch: usize,
+    /// True sets were computed (and no throughput is reported).
+    pub audit: bool,
+}
+
+/// Results of one cell on one task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RowRecord {
+    /// [`CellRecord::label`].
+    pub cell: String,
+    /// [`TaskRecord::label`].
+    pub task: String,
+    /// Samples decoded.
+    pub n_done: u64,
+    /// Samples failed.
+    pub n_failed: u64,
+    /// Dense decoding is at chance here: differences between cells say nothing.
+    pub non_discriminative: bool,
+    /// The budget covered the context in all samples: the cell is dense decoding by another name.
+    pub covered: bool,
+    /// Metrics by name.
+    pub metrics: Metrics,
+    /// The same by layer: `layers[l]` holds `topk_agreement`, `topk_recall_exact`, `mass_recall`, `output_error`,
+    /// `bytes_h2d`, `fetches`, `dropped`, `hit_rate`, `wasted_fetches` where they exist.
+    pub layers: Vec<Metrics>,
+    /// By step number.
+    pub steps: Vec<StepPoint>,
+}
+
+/// Traffic of one step, all layers and KV heads together, mean over the samples that came so far.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct StepPoint {
+    /// Step, from 1.
+    pub step: u32,
+    /// Samples that had this step.
+    pub n: u64,
+    /// Bytes from host to device.
+    pub bytes_h2d: f64,
+    /// Share of wanted blocks that were resident; none where nothing was wanted.
+    pub hit_rate: Option<f64>,
+}
+
+/// Outcome of an invariant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It held.
+    Held,
+    /// It did not, within what chance explains or a reader should see.
+    Warning,
+    /// It broke: a bug, the figures are not to be trusted.
+    Violated,
+    /// Nothing to check it on.
+    NotChecked,
+}
+
+/// An invariant that the run checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invariant {
+    /// What should hold.
+    pub name: String,
+    /// Whether it did.
+    pub verdict: Verdict,
+    /// How many cases were looked at, or where it broke.
+    pub detail: String,
+}
+
+/// A (sample, cell) that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// [`SampleRecord::sample`].
+    pub sample: String,
+    /// Cell.
+    pub cell: String,
+    /// The error or the panic's message.
+    pub error: String,
+}
+
+/// What depends on the machine.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Seconds of the run, all sittings together.
+    pub wall_s: f64,
+    /// Workers.
+    pub jobs: usize,
+    /// Threads of each worker's engine.
+    pub threads: usize,
+    /// `decode_tok_s`, `tpot_ms_p50`, `step_ms_p50`, ..., `exposed_transfer_ms`, `prefill_tok_s` by cell and task.
+    pub rows: Vec<TimingRow>,
+    /// Memory by cell.
+    pub memory: Vec<MemoryRow>,
+}
+
+/// Times of a cell on a task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimingRow {
+    /// Cell.
+    pub cell: String,
+    /// Task.
+    pub task: String,
+    /// Metrics by name.
+    pub metrics: Metrics,
+}
+
+/// Memory of a cell: the largest over its samples.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryRow {
+    /// Cell.
+    pub cell: String,
+    /// Pools as planned.
+    pub pools: Vec<PoolRecord>,
+    /// Bytes that the decoder really held.
+    pub allocated: u64,
+}
+
+/// One planned pool of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    /// Its name.
+    pub name: String,
+    /// Planned bytes.
+    pub bytes: u64,
+    /// In host memory.
+    pub host: bool,
+}
+
+/// Sums over layers, KV heads and steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// |P|.
+    pub wanted: u64,
+    /// Wanted and resident.
+    pub hits: u64,
+    /// Wanted and copied.
+    pub fetched: u64,
+    /// Wanted, not resident, not copied.
+    pub dropped: u64,
+    /// Blocks that left.
+    pub evicted: u64,
+    /// Fetched blocks that left without having had the mean block's mass.
+    pub wasted: u64,
+    /// NaN scores.
+    pub nans: u64,
+    /// Most blocks fetched by one pool in one step.
+    pub fetched_max: u64,
+    /// Bytes from host to device.
+    pub bytes_h2d: u64,
+    /// Blocks attended.
+    pub attended: u64,
+}
+
+impl Counters {
+    /// Adds what one layer did in one step.
+    pub fn add(&mut self, s: &LayerStats) {
+        self.wanted += s.wanted;
+        self.hits += s.hits;
+        self.fetched += s.fetched;
+        self.dropped += s.dropped;
+        self.evicted += s.evicted;
+        self.wasted += s.wasted;
+        self.nans += s.nans;
+        self.fetched_max = self.fetched_max.max(s.fetched_max);
+        self.bytes_h2d += s.bytes_h2d;
+        self.attended += s.attended;
+    }
+
+    /// Adds other sums.
+    pub fn merge(&mut self, o: &Self) {
+        self.wanted += o.wanted;
+        self.hits += o.hits;
+        self.fetched += o.fetched;
+        self.dropped += o.dropped;
+        self.evicted += o.evicted;
+        self.wasted += o.wasted;
+        self.nans += o.nans;
+        self.fetched_max = self.fetched_max.max(o.fetched_max);
+        self.bytes_h2d += o.bytes_h2d;
+        self.attended += o.attended;
+    }
+}
+
+/// What became of a (sample, cell).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Decoded.
+    Done,
+    /// An error or a panic.
+    Failed,
+}
+
+/// One line of `samples.jsonl`: one sample decoded by one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SampleRecord {
+    /// Task label and index, unique in the run.
+    pub sample: String,
+    /// Task label.
+    pub task: String,
+    /// Number of the sample in its series.
+    pub index: usize,
+    /// Samples of one document share their body.
+    pub document: String,
+    /// Cell label.
+    pub cell: String,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The error, if it failed.
+    pub error: Option<String>,
+    /// SHA-256 of the prompt's token ids.
+    pub prompt_sha256: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// The budget covered the context: equals dense decoding.
+    pub covered: bool,
+    /// Tokens after the prompt, up to and including the end of text.
+    pub generated: Vec<u32>,
+    /// The same as text.
+    pub text: String,
+    /// Acceptable answers.
+    pub references: Vec<String>,
+    /// Score, 0 to 1; none for teacher-forced tasks.
+    pub score: Option<f64>,
+    /// Decode steps.
+    pub steps: u32,
+    /// Sums over steps, layers and KV heads.
+    pub counters: Counters,
+    /// Drafts, where the cell has a draft source.
+    pub drafts: Option<DraftSums>,
+    /// Distance from dense decoding, for teacher-forced tasks.
+    pub fidelity: Option<FidelitySums>,
+    /// Host-to-device bytes of each step.
+    pub step_bytes: Vec<u64>,
+    /// Hits and wanted blocks of each step.
+    pub step_hits: Vec<(u64, u64)>,
+}
+
+/// Fate of drafts, summed over steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DraftSums {
+    /// Steps that had at least one draft row.
+    pub drafted: u64,
+    /// Drafts whose first position held the accepted token.
+    pub right: u64,
+    /// Accepted draft tokens.
+    pub accepted: u64,
+    /// Drafts that reached depth i+1.
+    pub offered_at: Vec<u64>,
+    /// Drafts accepted at depth i+1.
+    pub accepted_at: Vec<u64>,
+}
+
+/// Distance from dense decoding on the same prefix, summed over positions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct FidelitySums {
+    /// Positions.
+    pub positions: u64,
+    /// Σ KL(dense ‖ this), nats.
+    pub kl: f64,
+    /// Positions where the most probable token is dense's.
+    pub top1: u64,
+    /// Σ −ln p(text token), nats.
+    pub nll: f64,
+    /// The same of dense decoding.
+    pub nll_dense: f64,
+}
+
+/// One line of `layers.jsonl`: one layer of a (sample, cell), summed over steps and KV heads.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// As in [`SampleRecord`].
+    pub sample: String,
+    /// Task label.
+    pub task: String,
+    /// Cell label.
+    pub cell: String,
+    /// Which repeat.
+    pub repeat: u32,
+    /// Layer.
+    pub layer: usize,
+    /// Decode steps in the sums.
+    pub steps: u32,
+    /// Counters.
+    pub counters: Counters,
+    /// Comparison with the truth over all steps, when the cell audits.
+    pub audit: Option<AuditStats>,
+    /// The part of it under selections that a right draft had ranked.
+    pub audit_right: Option<AuditStats>,
+    /// The part of it under selections that a wrong draft had ranked.
+    pub audit_wrong: Option<AuditStats>,
+}
+
+/// One line of `timings.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TimingRecord {
+    /// As in [`SampleRecord`].
+    pub sample: String,
+    /// Task label.
+    pub task: String,
+    /// Cell label.
+    pub cell: String,
+    /// Which repeat.
+    pub repeat: u32,
+    /// Sequences that were decoded together in these times.
+    pub batch: usize,
+    /// Seconds of each step, in order.
+    pub step_s: Vec<f64>,
+    /// Tokens that this sequence emitted in each step.
+    pub step_tokens: Vec<u32>,
+    /// Seconds of exposed transfers of each step.
+    pub exposed_s: Vec<f64>,
+    /// Seconds of the prefill, shared by all cells of the sample.
+    pub prefill_s: f64,
+    /// Tokens of that prefill.
+    pub prefill_tokens: usize,
+    /// Pools as planned.
+    pub pools: Vec<PoolRecord>,
+    /// Bytes really held.
+    pub allocated: u64,
+}
+
+/// `env.json`: where and when the run took place. Part of no comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Version of Oasis.
+    pub version: String,
+    /// Code that was run.
+    pub code: CodeRecord,
+    /// Processor.
+    pub cpu: String,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Memory of the machine in bytes.
+    pub memory_bytes: u64,
+    /// Operating system and architecture.
+    pub system: String,
+    /// Backend that decoded.
+    pub backend: String,
+    /// Name and version of every policy, draft source and task that took part.
+    pub versions: BTreeMap<String, u32>,
+    /// Command line.
+    pub command: Vec<String>,
+    /// Begin, UTC, `YYYY-MM-DDThh:mm:ssZ`.
+    pub started: String,
+}
+
+/// Which code a program was built from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeRecord {
+    /// Commit of the checkout that it was built in; none from a tarball.
+    pub commit: Option<String>,
+    /// The checkout had changes that are in no commit.
+    pub dirty: bool,
+    /// SHA-256 over all source files.
+    pub source_sha256: String,
+}
