@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod decode;
 pub mod draft;
 pub mod engine;
 pub mod error;
@@ -13,6 +14,7 @@ pub mod geometry;
 pub mod ids;
 pub mod model;
 pub mod ops;
+pub mod plan;
 pub mod policy;
 pub mod pool;
 pub mod registry;

@@ -127,8 +127,8 @@ pub struct LayerWeights<B: Memory + ?Sized> {
 pub struct Model<B: Memory + ?Sized> {
     /// Its configuration.
     pub config: ModelConfig,
-    /// Embedding table `[vocab][hidden]`.
-    pub embedding: B::Buf<bf16>,
+    /// Embedding table `[vocab][hidden]`, as a matrix, since it may be the head too.
+    pub embedding: Linear<B>,
     /// The layers.
     pub layers: Vec<LayerWeights<B>>,
     /// Norm before the head, `[hidden]`.
@@ -139,4 +139,11 @@ pub struct Model<B: Memory + ?Sized> {
     pub inv_freq: B::Buf<f32>,
     /// SHA-256 of the weights as loaded, in hex: part of every fingerprint.
     pub digest: String,
+}
+
+impl<B: Memory> Model<B> {
+    /// The output head.
+    pub fn head(&self) -> &Linear<B> {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
 }

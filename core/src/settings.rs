@@ -1,5 +1,6 @@
 //! The settings of one decode: checked, complete, with no trace of TOML.
 
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The modes of the one loop.
@@ -174,6 +175,67 @@ impl Settings {
     /// K: selectable blocks.
     pub fn k(&self) -> usize {
         self.budget_blocks().saturating_sub(self.sink_blocks + self.window_blocks)
+    }
+
+    /// Whether blocks are ranked at all.
+    pub fn ranks(&self) -> bool {
+        !matches!(self.mode, Mode::Dense | Mode::Window)
+    }
+
+    /// Pinned blocks at the end; all of the budget but the sinks in `window` mode.
+    pub fn window(&self) -> usize {
+        match self.mode {
+            Mode::Window => self.budget_blocks().saturating_sub(self.sink_blocks),
+            _ => self.window_blocks,
+        }
+    }
+
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] with key, value, limit and way out.
+    pub fn check(&self) -> Result<()> {
+        let block = self.block_tokens;
+        if block == 0 {
+            return Err(Error::setting("decode.block", "0 tokens; a block needs at least 1 (default 16)"));
+        }
+        if !(1..=8).contains(&self.max_rows) {
+            let rows = self.max_rows;
+            return Err(Error::setting(
+                "decode.draft",
+                format!("{rows} rows a step; newest token and drafts are at most 8"),
+            ));
+        }
+        if let Cap::Fraction(f) = self.cap
+            && !(0.0..=1.0).contains(&f)
+        {
+            let what =
+                format!("{f}; a fraction of K lies in 0..=1 (or give a number of blocks, or \"unlimited\")");
+            return Err(Error::setting("decode.cap", what));
+        }
+        let Sampling { temperature, top_p } = self.sampling;
+        if !(temperature >= 0.0 && temperature.is_finite()) {
+            return Err(Error::setting(
+                "decode.temperature",
+                format!("{temperature}; 0 is greedy, more is warmer"),
+            ));
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(Error::setting("decode.top_p", format!("{top_p}; it lies in 0 < p ≤ 1")));
+        }
+        let pinned = self.sink_blocks + if self.mode == Mode::Window { 0 } else { self.window_blocks };
+        if self.mode != Mode::Dense && self.budget_blocks() <= pinned {
+            return Err(Error::setting(
+                "decode.budget",
+                format!(
+                    "{} tokens are {} blocks of {block}, and {pinned} are pinned; give at least {} tokens or pin less (sink, window)",
+                    self.budget_tokens,
+                    self.budget_blocks(),
+                    (pinned + 1) * block
+                ),
+            ));
+        }
+        Ok(())
     }
 
     /// C as an integer.

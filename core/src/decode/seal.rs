@@ -1,0 +1,64 @@
+//! A full tail block becomes a sealed one: host store, summary, window, slot.
+
+use super::{Device, State};
+use crate::ids::NONE;
+use crate::ops::{Backend, SummariseArgs, TailMove};
+use crate::settings::Mode;
+use crate::{Error, Result};
+
+impl<B: Backend> State<B> {
+    /// Seals the first block of a sequence's tail.
+    pub(super) fn seal(&mut self, d: &mut Device<'_, B>, s: usize) -> Result<()> {
+        let block = self.store.grow(d.backend, s)?;
+        if block >= self.shape.blocks {
+            return Err(Error::Invariant(format!("block {block} beyond the planned {}", self.shape.blocks)));
+        }
+        let rest = self.seqs[s].tail - self.settings.block_tokens;
+        let moves: Vec<TailMove> =
+            (0..rest as u32).map(|i| [s as u32, self.settings.block_tokens as u32 + i, i]).collect();
+        for layer in 0..self.layers.len() {
+            self.seal_layer(d, layer, s, block)?;
+            if !moves.is_empty() {
+                d.backend.compact(&self.shape, &moves, &mut self.layers[layer].tail)?;
+            }
+        }
+        self.seqs[s].tail = rest;
+        Ok(())
+    }
+
+    fn seal_layer(&mut self, d: &mut Device<'_, B>, layer: usize, s: usize, block: usize) -> Result<()> {
+        let heads = self.shape.kv_heads;
+        let cache = &mut self.layers[layer];
+        self.buf.slots_of.clear();
+        for pool in s * heads..(s + 1) * heads {
+            let slot = match self.settings.mode {
+                Mode::Dense => NONE,
+                _ => cache.residency.admit_sealed(pool, s, block as u32, self.pins, self.now)?,
+            };
+            // All KV in device memory: block b sits in physical slot b.
+            self.buf.slots_of.push(if self.settings.mode.resident() { block as u32 } else { slot });
+        }
+        let (slots_of, slots) = (&self.buf.slots_of, &mut cache.slots);
+        d.backend.seal(&self.shape, layer, s, block, slots_of, &cache.tail, &mut self.store, slots)?;
+        if self.settings.ranks() {
+            d.backend.summarise(SummariseArgs {
+                shape: &self.shape,
+                summary: self.summary.as_ref(),
+                store: &self.store,
+                layer,
+                seq: s,
+                blocks: block..block + 1,
+                fit: &cache.fit,
+                out: &mut cache.summaries,
+            })?;
+        }
+        for pool in s * heads..(s + 1) * heads {
+            cache.refresh(d.backend, &self.settings, &self.shape, pool, block + 1)?;
+        }
+        let (evicted, wasted) = std::mem::take(&mut cache.residency.sealed_out[s]);
+        let stats = &mut self.report.seqs[s].layers[layer];
+        stats.evicted += evicted;
+        stats.wasted += wasted;
+        Ok(())
+    }
+}
