@@ -270,8 +270,11 @@ fn scale_byte(values: &[f32]) -> u8 {
     if rms < normal_scale(1) / 2.0 {
         return 0;
     }
-    // The middle, in octaves, of two neighbouring scales is their geometric mean.
-    let next = (1..254).find(|&byte| {
+    // The rms's octave begins at or below it; the middle of two neighbouring scales, in octaves, is their
+    // geometric mean.
+    let octave = (rms.to_bits() >> 23) as i32 - 127;
+    let from = (SCALE_ONE + 16 * octave).clamp(1, 254) as u8;
+    let next = (from..254).find(|&byte| {
         let (here, above) = (f64::from(normal_scale(byte)), f64::from(normal_scale(byte + 1)));
         f64::from(rms) * f64::from(rms) < here * above
     });
