@@ -52,6 +52,25 @@ impl<B: Memory> Prefix<B> {
     pub fn tail_tokens(&self) -> usize {
         self.tokens.len() % self.extent.layout.block.tokens
     }
+
+    /// Queries of the last position in a layer, after RoPE, `[heads][head_dim]`.
+    pub fn query(&self, layer: usize) -> &[f32] {
+        let width = self.queries.len() / self.extent.layout.layers;
+        &self.queries[layer * width..(layer + 1) * width]
+    }
+
+    /// The key of a position in a layer and KV head, after RoPE, `[head_dim]`.
+    pub fn key(&self, layer: usize, position: usize, head: usize) -> Vec<f32> {
+        let layout = &self.extent.layout;
+        let (dim, block) = (layout.block.head_dim, position / layout.block.tokens);
+        let from = |data: &[bf16], at: usize| data[at..at + dim].iter().map(|x| x.to_f32()).collect();
+        if block < layout.blocks {
+            let at = layout.offset(layer, block, head) + position % layout.block.tokens * dim;
+            return from(&self.extent.data, at);
+        }
+        let (n, row) = (self.tail_tokens(), position - layout.blocks * layout.block.tokens);
+        from(&self.tail, (layer * 2 * n + row) * layout.kv_heads * dim + head * dim)
+    }
 }
 
 /// Buffers of one prefill.

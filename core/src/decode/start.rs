@@ -144,9 +144,7 @@ impl<B: Backend> State<B> {
             }
             self.find_candidates();
             if self.buf.candidates.iter().any(|&(a, b)| (b - a) as usize > self.k) {
-                let width = d.model.config.geometry.q_dim();
-                let of_layer = |s: &Start<B>| s.prefix.queries[layer * width..(layer + 1) * width].to_vec();
-                let queries: Vec<f32> = batch.iter().flat_map(of_layer).collect();
+                let queries: Vec<f32> = batch.iter().flat_map(|s| s.prefix.query(layer)).copied().collect();
                 let candidates = self.buf.candidates.clone();
                 self.score_own(d, layer, RankQuery::Query(&queries), &candidates)?;
             }

@@ -41,7 +41,7 @@ impl<B: Backend> State<B> {
             if first == end {
                 continue;
             }
-            let path = self.verify(s, first, forced.map(|f| f[s]))?;
+            let path = self.verify(s, first, forced.map(|f| f[s]).filter(|&t| t != crate::ids::NONE))?;
             for (i, &row) in path.iter().enumerate().filter(|&(i, &row)| i != row) {
                 let tail = self.seqs[s].tail;
                 moves.push([s as u32, (tail + row) as u32, (tail + i) as u32]);

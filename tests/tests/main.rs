@@ -1,0 +1,6 @@
+//! Tests across crates, in one binary.
+
+mod invariants;
+mod models;
+mod oracles;
+mod tidy;
