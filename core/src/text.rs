@@ -137,6 +137,12 @@ impl Tokenizer {
         Err(Error::format(path, format!("token id {id}, but the model's embedding table has {rows} rows")))
     }
 
+    /// From the bytes of a `tokenizer.json` and, if there is one, a `tokenizer_config.json`.
+    pub fn from_json(tokenizer: &[u8], tokenizer_config: Option<&[u8]>) -> Result<Self> {
+        let folder = Path::new("");
+        Self::from_hf(&HfParts { folder, tokenizer, tokenizer_config, chat_template: None, bos: None })
+    }
+
     /// From `tokenizer.json` and, if they are there, `tokenizer_config.json` and `chat_template.jinja`.
     pub(crate) fn from_hf(parts: &HfParts<'_>) -> Result<Self> {
         let file = parts.folder.join("tokenizer.json");
