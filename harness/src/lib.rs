@@ -4,9 +4,9 @@
 //!
 //! ```no_run
 //! # use oasis_core::registry::EvictorEntry;
-//! # fn entry() -> EvictorEntry { unimplemented!() }
-//! # let my_evictor = entry();
-//! let code: std::process::ExitCode = oasis::cli().with_evictor(my_evictor).run();
+//! # fn run(my_evictor: EvictorEntry) -> std::process::ExitCode {
+//! oasis::cli().with_evictor(my_evictor).run()
+//! # }
 //! ```
 #![forbid(unsafe_code)]
 

@@ -1,0 +1,131 @@
+//! Who ran what: the fingerprint of a run and its environment.
+
+use super::model::Opened;
+use super::samples::{Samples, hex};
+use crate::app::App;
+use crate::plan::Plan;
+use crate::record::{CodeRecord, Environment, SCHEMA_VERSION};
+use anyhow::Result;
+use oasis_core::registry::find;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Hex digits of a fingerprint.
+const DIGITS: usize = 16;
+
+/// Name and version of everything that took part.
+pub fn versions(plan: &Plan, app: &App) -> Result<BTreeMap<String, u32>> {
+    let mut versions = BTreeMap::new();
+    for cell in &plan.cells {
+        for (kind, key) in [("summary", "summary"), ("evictor", "evictor"), ("predictor", "predictor"), ("draft", "draft")] {
+            let Some(spec) = cell.policy(key) else { continue };
+            let version = match kind {
+                "summary" => find(kind, &app.summaries, &spec.name)?.version,
+                "evictor" => find(kind, &app.evictors, &spec.name)?.version,
+                "predictor" => find(kind, &app.predictors, &spec.name)?.version,
+                _ => find("draft", oasis_predictors::drafts::<oasis_kernels::Cpu>(), &spec.name)?.version,
+            };
+            versions.insert(format!("{kind} {}", spec.name), version);
+        }
+    }
+    versions.extend(plan.tasks.iter().map(|t| (format!("task {}", t.name), t.task.version())));
+    Ok(versions)
+}
+
+/// The code that this program was built from.
+pub fn code() -> CodeRecord {
+    let commit = env!("OASIS_COMMIT");
+    CodeRecord {
+        commit: (!commit.is_empty()).then(|| commit.to_owned()),
+        dirty: env!("OASIS_DIRTY") == "true",
+        source_sha256: env!("OASIS_SOURCE_SHA256").to_owned(),
+    }
+}
+
+/// What a fingerprint is made of, and the fingerprint itself under `fingerprint`.
+///
+/// The output folder, the number of workers and the log level are no part of it: they change no result. The code is
+/// in it as the hash of its sources, which names dirty checkouts and tarballs as exactly as commits.
+pub fn fingerprint(plan: &Plan, opened: &Opened, samples: &Samples, versions: &BTreeMap<String, u32>) -> BTreeMap<String, String> {
+    let sha = |text: &str| hex(&Sha256::digest(text.as_bytes()));
+    let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
+    let all = versions.iter().map(|(name, v)| format!("{name}@{v}")).collect::<Vec<_>>().join(" ");
+    let mut parts = BTreeMap::from([
+        ("schema".to_owned(), SCHEMA_VERSION.to_string()),
+        ("config".to_owned(), sha(&plan.resolved().canonical)),
+        ("prompts".to_owned(), sha(&samples.digests.join(" "))),
+        ("data".to_owned(), sha(&data.join(" "))),
+        ("weights".to_owned(), opened.checkpoint.digest.clone()),
+        ("tokenizer".to_owned(), opened.checkpoint.tokenizer.digest().to_owned()),
+        ("policies".to_owned(), all),
+        ("code".to_owned(), code().source_sha256),
+    ]);
+    let text: String = parts.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
+    parts.insert("fingerprint".to_owned(), sha(&text)[..DIGITS].to_owned());
+    parts.insert("name".to_owned(), plan.name.clone());
+    parts
+}
+
+/// Where and when the run takes place.
+pub fn environment(versions: BTreeMap<String, u32>, backend: &str) -> Environment {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Environment {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        code: code(),
+        cpu: cpu_name(),
+        cores,
+        memory_bytes: memory_bytes(),
+        system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        backend: backend.to_owned(),
+        versions,
+        command: std::env::args().collect(),
+        started: utc(SystemTime::now()),
+    }
+}
+
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|l| l.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn cpu_name() -> String {
+    field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn memory_bytes() -> u64 {
+    let kib = field("/proc/meminfo", "MemTotal").and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map_or(0, |k| k * 1024)
+}
+
+/// `YYYY-MM-DDThh:mm:ssZ`.
+fn utc(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March here, so that the leap day is the last one (the usual civil-from-days arithmetic).
+    let z = days + 719_468;
+    let (era, day) = (z / 146_097, z % 146_097);
+    let year_of_era = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn dates_are_right_at_the_edges_of_months_and_leap_years() {
+        let at = |s| utc(UNIX_EPOCH + Duration::from_secs(s));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(951_868_799), "2000-02-29T23:59:59Z");
+        assert_eq!(at(1_798_761_599), "2026-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,312 @@
+//! `oasis run`: a configuration becomes a plan, the plan a folder of records and a report.
+
+mod decode;
+mod dry;
+mod identity;
+mod invariants;
+mod metrics;
+mod model;
+mod output;
+mod policies;
+mod progress;
+mod results;
+mod samples;
+mod stats;
+mod tally;
+mod timing;
+mod worker;
+
+use crate::app::App;
+use crate::plan::Plan;
+use crate::record::{Machine, Results, Status};
+use crate::report;
+use crate::spec::{self, Limit};
+use anyhow::{Context as _, Result, bail};
+use model::Opened;
+use oasis_core::engine::Engine;
+use oasis_core::geometry::Geometry;
+use oasis_core::model::Model;
+use oasis_core::ops::Backend;
+use oasis_kernels::Cpu;
+use output::{Existing, RunDir, UnitKey};
+use progress::Progress;
+use results::Frame;
+use samples::Samples;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Weights up to this many bytes are decoded by many workers of one thread each.
+const SMALL_MODEL: usize = 64 << 20;
+/// Exit code of an interrupted run.
+const INTERRUPTED: u8 = 130;
+
+/// Where a run computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendChoice {
+    /// The best there is
+    Auto,
+    /// The processor
+    Cpu,
+    /// An NVIDIA GPU
+    Cuda,
+}
+
+/// Arguments of `oasis run`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Configuration
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Set a value over the file, e.g. decode.budget=256 or task.samples=4
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Samples of each task: a count or a share (4, 0.25, 25%), taken at equal strides
+    #[arg(long)]
+    limit: Option<Limit>,
+    /// Seed of samples and draws
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Times that every (sample, cell) is decoded
+    #[arg(long)]
+    repeats: Option<u32>,
+    /// Workers; default: one a core for small models, one for large ones
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Folder of runs; each gets a folder of its own in it
+    #[arg(short, long, value_name = "FOLDER", default_value = "runs")]
+    output: PathBuf,
+    /// Go on with a run that was interrupted or failed
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
+    /// Start again, dropping what the run's folder holds
+    #[arg(long)]
+    overwrite: bool,
+    /// Print the complete configuration with the origin of every value and the memory of every cell; run nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the first prompt of every task as the model gets it
+    #[arg(long)]
+    write_out: bool,
+    /// Where to compute
+    #[arg(long, value_enum, default_value = "auto")]
+    backend: BackendChoice,
+}
+
+impl Args {
+    /// `--set`s and the flags that are short for one.
+    fn sets(&self) -> Result<Vec<(String, String)>> {
+        let mut sets = Vec::new();
+        for set in &self.set {
+            let Some((key, value)) = set.split_once('=') else {
+                bail!("--set {set}: no `=`; write KEY=VALUE, as in decode.budget=256");
+            };
+            sets.push((key.trim().to_owned(), value.trim().to_owned()));
+        }
+        let mut flag = |key: &str, value: Option<String>| sets.extend(value.map(|v| (key.to_owned(), v)));
+        flag("run.limit", self.limit.map(|l| l.to_string()));
+        flag("run.seed", self.seed.map(|s| s.to_string()));
+        flag("run.repeats", self.repeats.map(|r| r.to_string()));
+        flag("run.jobs", self.jobs.map(|j| j.to_string()));
+        Ok(sets)
+    }
+
+    fn existing(&self) -> Existing {
+        match (self.resume, self.overwrite) {
+            (true, _) => Existing::Resume,
+            (_, true) => Existing::Overwrite,
+            _ => Existing::Refuse,
+        }
+    }
+}
+
+/// Runs `oasis run`.
+pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
+    if args.backend == BackendChoice::Cuda {
+        bail!("--backend cuda: not in this version yet; use --backend cpu");
+    }
+    let source = spec::load(&args.config, &args.sets()?)?;
+    let plan = Plan::new(&source, app)?;
+    if !args.dry_run {
+        output::probe(&args.output)?;
+    }
+    let opened = model::open(&plan.model)?;
+    let samples = samples::make(&plan, &opened.checkpoint)?;
+    if args.write_out {
+        dry::write_out(&plan, &samples, &opened.checkpoint.tokenizer)?;
+    }
+    if args.dry_run {
+        dry::print(&plan, app, &samples, &opened)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (jobs, threads) = workers(plan.jobs, &opened.checkpoint.config.geometry, cores);
+    let mut loader = Cpu::new(cores);
+    let model = Arc::new(opened.checkpoint.build(&mut loader)?);
+    let built = policies::build(app, &plan.cells, &opened, &mut loader, &model)?;
+    let engine = {
+        let model = model.clone();
+        move || Engine::new(Cpu::new(threads), model.clone())
+    };
+    let versions = identity::versions(&plan, app)?;
+    let parts = identity::fingerprint(&plan, &opened, &samples, &versions);
+    let sitting = Sitting { args, plan: &plan, opened: &opened, samples: &samples, jobs, threads, parts };
+    sitting.run(&built, &model, &engine, versions)
+}
+
+/// Workers and threads of each: a worker a core for a small model, all cores for one worker otherwise.
+fn workers(wanted: Option<usize>, g: &Geometry, cores: usize) -> (usize, usize) {
+    let layer = g.hidden * (g.qkv_dim() + g.q_dim() + 3 * g.intermediate);
+    let weights = 2 * (g.vocab * g.hidden + g.layers * layer);
+    let jobs = wanted.unwrap_or(if weights <= SMALL_MODEL { cores } else { 1 });
+    (jobs, (cores / jobs).max(1))
+}
+
+/// One call of `oasis run` that decodes.
+struct Sitting<'a> {
+    args: &'a Args,
+    plan: &'a Plan,
+    opened: &'a Opened,
+    samples: &'a Samples,
+    jobs: usize,
+    threads: usize,
+    parts: BTreeMap<String, String>,
+}
+
+impl Sitting<'_> {
+    fn run<B: Backend>(
+        &self,
+        built: &policies::Built<B>,
+        model: &Model<B>,
+        engine: &(dyn Fn() -> oasis_core::Result<Engine<B>> + Sync),
+        versions: BTreeMap<String, u32>,
+    ) -> Result<ExitCode> {
+        let fingerprint = &self.parts["fingerprint"];
+        let dir = RunDir::open(&self.args.output, fingerprint, self.args.existing(), &self.plan.name)?;
+        let before = dir.recover()?;
+        let wall_before = previous_wall(&dir);
+        let begin = Instant::now();
+        let frame = Frame::new(self.plan, self.opened, self.samples, &built.ideal, fingerprint);
+        dir.write_json(output::FINGERPRINT, &self.parts)?;
+        dir.write(output::CONFIG, self.plan.resolved().text.as_bytes())?;
+        dir.write_json(output::ENVIRONMENT, &identity::environment(versions, "cpu"))?;
+        let machine = |wall_s| Machine { wall_s, jobs: self.jobs, threads: self.threads, ..Machine::default() };
+        dir.write_json(output::RESULTS, &results::summarise(self.plan, &frame, &before, machine(wall_before)))?;
+        eprintln!("run {fingerprint}: {} samples × {} cells", self.plan.samples(), self.plan.cells.len());
+        let done: HashSet<UnitKey> =
+            before.samples.iter().map(|s| (s.sample.clone(), s.cell.clone(), s.repeat)).collect();
+        drop(before);
+        let stop = stop_on_signal();
+        let ended = self.decode(built, model, engine, &dir, &done, &stop);
+        let mut records = dir.read()?;
+        results::sort(&mut records, &frame);
+        let interrupted = ended.is_ok() && stop.load(Ordering::SeqCst);
+        let rewritten = if ended.is_ok() { dir.rewrite(&records) } else { Ok(()) };
+        let wall = wall_before + begin.elapsed().as_secs_f64();
+        let results = results::summarise(self.plan, &frame, &records, machine(wall));
+        let written = dir.write_json(output::RESULTS, &results);
+        // The first error is the cause; what follows from it is noise.
+        ended.and(rewritten).and(written)?;
+        self.report(&dir, &results, interrupted)
+    }
+
+    fn decode<B: Backend>(
+        &self,
+        built: &policies::Built<B>,
+        model: &Model<B>,
+        engine: &(dyn Fn() -> oasis_core::Result<Engine<B>> + Sync),
+        dir: &RunDir,
+        done: &HashSet<UnitKey>,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let batch = self.plan.cells.iter().map(|c| c.batch).max().unwrap_or(1);
+        let bundles = samples::bundles(&self.samples.jobs, batch);
+        let progress = Progress::new(self.plan.units() as u64, done.len() as u64);
+        let shared = worker::Shared {
+            context: decode::Context {
+                plan: self.plan,
+                built,
+                tokenizer: &self.opened.checkpoint.tokenizer,
+                eos: &model.config.eos,
+            },
+            jobs: &self.samples.jobs,
+            bundles: &bundles,
+            done,
+            engine,
+            stop,
+            appender: Mutex::new(dir.append()?),
+            progress: &progress,
+            fatal: Mutex::new(None),
+            next: AtomicUsize::new(0),
+        };
+        let ended = shared.run(self.jobs);
+        progress.finish();
+        ended
+    }
+
+    /// Prints and writes the report; the exit code says whether the run can be believed.
+    fn report(&self, dir: &RunDir, results: &Results, interrupted: bool) -> Result<ExitCode> {
+        let records = report::Records::open(&dir.path).context("the records can't be read back")?;
+        print!("{}", report::terminal::render(&records.results, report::WIDTH));
+        let written = records.write(&dir.path)?;
+        println!("records: {}\nreport:  {}", dir.path.display(), written.display());
+        if interrupted && results.status == Status::Partial {
+            let (done, planned) = (results.n_done, results.n_planned);
+            let config = self.args.config.display();
+            eprintln!(
+                "interrupted after {done} of {planned} decodes; the same command with --resume goes on: oasis run -c {config} \
+                 --output {} --resume",
+                self.args.output.display()
+            );
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Ok(report::verdict(&records.results))
+    }
+}
+
+fn previous_wall(dir: &RunDir) -> f64 {
+    let text = std::fs::read(dir.path.join(output::RESULTS)).unwrap_or_default();
+    serde_json::from_slice::<Results>(&text).map_or(0.0, |r| r.machine.wall_s)
+}
+
+/// A flag that Ctrl-C raises; a second Ctrl-C ends the program at once.
+fn stop_on_signal() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    let handler = move || {
+        if seen.swap(true, Ordering::SeqCst) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        eprintln!("interrupted: finishing what is being decoded; once more ends at once");
+    };
+    // Only fails where a handler is there already, in a program that runs twice.
+    let _ = ctrlc::set_handler(handler);
+    stop
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_models_get_a_worker_a_core() {
+        let nano = Geometry {
+            layers: 6,
+            hidden: 256,
+            intermediate: 640,
+            heads: 8,
+            kv_heads: 2,
+            head_dim: 64,
+            vocab: 1472,
+            max_positions: 16384,
+            world: Default::default(),
+        };
+        assert_eq!(workers(None, &nano, 4), (4, 1));
+        assert_eq!(workers(Some(2), &nano, 4), (2, 2));
+        let large = Geometry { vocab: 49152, hidden: 576, layers: 30, ..nano };
+        assert_eq!(workers(None, &large, 4), (1, 4));
+    }
+}
