@@ -1,0 +1,242 @@
+//! Matrix product with a weight.
+//!
+//! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of [`crate::simd`]'s inner products: memory
+//! bandwidth is the bound. From there on both sides are widened to f32 and multiplied in tiles: arithmetic is.
+
+use super::need;
+use crate::Cpu;
+use crate::memory::CpuBuf;
+use crate::simd::{GemmRows, PAIR, Widen, deinterleave};
+use crate::team::Parts;
+use half::bf16;
+use oasis_core::Result;
+use oasis_core::model::Linear;
+use oasis_core::ops::Gemm;
+
+/// Order of f32 sums; relative to the root mean square of the output.
+pub const TOLERANCE: f64 = 1e-5;
+
+/// Rows from which products are done in tiles, and a row's result may depend on the others in its last bits.
+pub const BATCH: usize = 64;
+
+/// Weight rows of a task below [`BATCH`] rows.
+const PANEL: usize = 64;
+
+/// Weight rows of a task from [`BATCH`] rows on.
+const TILE: usize = 192;
+
+impl Gemm for Cpu {
+    fn gemm(
+        &mut self,
+        x: &CpuBuf<bf16>,
+        w: &Linear<Self>,
+        rows: usize,
+        accumulate: bool,
+        out: &mut CpuBuf<f32>,
+    ) -> Result<()> {
+        let (n, k) = (w.rows_out, w.cols_in);
+        need("gemm", "x", x.len(), rows * k)?;
+        need("gemm", "weight", w.weight.len(), n * k)?;
+        need("gemm", "bias", w.bias.as_ref().map_or(n, |b| b.len()), n)?;
+        need("gemm", "out", out.len(), rows * n)?;
+        need("gemm", "columns", k, 1)?;
+        let product = Product {
+            x: &x[..rows * k],
+            w: &w.weight[..n * k],
+            bias: w.bias.as_ref().map(|b| &b[..n]),
+            rows,
+            n,
+            k,
+            accumulate,
+        };
+        let out = &mut out[..rows * n];
+        if rows < BATCH { self.gemm_rows(&product, out) } else { self.gemm_tiles(&product, out) }
+        Ok(())
+    }
+}
+
+/// Checked arguments.
+struct Product<'a> {
+    x: &'a [bf16],
+    w: &'a [bf16],
+    bias: Option<&'a [f32]>,
+    rows: usize,
+    n: usize,
+    k: usize,
+    accumulate: bool,
+}
+
+impl Cpu {
+    fn gemm_rows(&mut self, p: &Product<'_>, out: &mut [f32]) {
+        let (n, k) = (p.n, p.k);
+        let stride = k.next_multiple_of(PAIR);
+        let [xs] = self.whole.floats([p.rows * stride]);
+        for (row, to) in p.x.chunks_exact(k).zip(xs.chunks_exact_mut(stride)) {
+            deinterleave(row.iter().map(|v| v.to_f32()), to);
+        }
+        let xs = &*xs;
+        let to = Parts::new(out);
+        self.team.run(n.div_ceil(PANEL), n * k * p.rows.max(2), |_, panel| {
+            let from = panel * PANEL;
+            let until = n.min(from + PANEL);
+            // SAFETY: columns `from .. until` of every row are this task's, and within `out`.
+            unsafe {
+                let job = GemmRows {
+                    w: &p.w[from * k..until * k],
+                    k,
+                    x: xs,
+                    stride,
+                    bias: p.bias.map(|b| &b[from..until]),
+                    accumulate: p.accumulate,
+                    out: to.pointer(from),
+                    out_stride: n,
+                };
+                job.run_at(self.level);
+            }
+        });
+    }
+
+    fn gemm_tiles(&mut self, p: &Product<'_>, out: &mut [f32]) {
+        let (n, k, rows) = (p.n, p.k, p.rows);
+        let [xs] = self.whole.floats([rows * k]);
+        self.level.run(Widen { from: p.x, to: xs });
+        let xs = &*xs;
+        let to = Parts::new(out);
+        self.team.run(n.div_ceil(TILE), n * k * rows, |worker, tile| {
+            let from = tile * TILE;
+            let cols = TILE.min(n - from);
+            let mut scratch = self.workers.get(worker);
+            let [panel] = scratch.floats([cols * k]);
+            self.level.run(Widen { from: &p.w[from * k..(from + cols) * k], to: panel });
+            // SAFETY: columns `from ..` of every row are this task's, and within `out`.
+            unsafe { product(rows, cols, k, xs, panel, p.accumulate, to.pointer(from), n) };
+            if let Some(bias) = p.bias {
+                for r in 0..rows {
+                    // SAFETY: as above.
+                    let row = unsafe { to.slice(r * n + from, cols) };
+                    for (out, b) in row.iter_mut().zip(&bias[from..from + cols]) {
+                        *out += b;
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// `out[r][j] = Σ x[r][i] w[j][i] (+ out[r][j])`, x `[rows][k]`, w `[cols][k]`, rows of `out` at `stride`.
+///
+/// # Safety
+/// `out` is valid, and nobody else's, for all these elements.
+#[allow(clippy::too_many_arguments)]
+unsafe fn product(
+    rows: usize,
+    cols: usize,
+    k: usize,
+    x: &[f32],
+    w: &[f32],
+    accumulate: bool,
+    out: *mut f32,
+    stride: usize,
+) {
+    assert!(x.len() >= rows * k && w.len() >= cols * k);
+    let (k_stride, out_stride) = (k as isize, stride as isize);
+    let (old, one) = (if accumulate { 1.0 } else { 0.0 }, gemm::Parallelism::None);
+    // SAFETY: x and w are long enough, `out` by promise. The crate takes column strides before row strides.
+    unsafe {
+        gemm::gemm(
+            rows, cols, k, out, 1, out_stride, accumulate, x.as_ptr(), 1, k_stride, w.as_ptr(), k_stride, 1, old,
+            1.0_f32, false, false, false, one,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::Level;
+    use crate::testing::{Random, assert_close, bits, poison};
+    use oasis_core::ops::Memory;
+
+    fn linear(cpu: &mut Cpu, w: &[bf16], bias: Option<&[f32]>, n: usize) -> Linear<Cpu> {
+        let bias = bias.map(|b| cpu.upload(b).unwrap());
+        Linear { weight: cpu.upload(w).unwrap(), bias, rows_out: n, cols_in: w.len() / n }
+    }
+
+    fn naive(x: &[bf16], w: &[bf16], k: usize, bias: Option<&[f32]>, before: Option<&[f32]>) -> Vec<f64> {
+        let n = w.len() / k;
+        let mut out = Vec::new();
+        for (r, x) in x.chunks(k).enumerate() {
+            for (j, w) in w.chunks(k).enumerate() {
+                let dot: f64 = x.iter().zip(w).map(|(a, b)| f64::from(a.to_f32()) * f64::from(b.to_f32())).sum();
+                let bias = bias.map_or(0.0, |b| f64::from(b[j]));
+                out.push(dot + bias + before.map_or(0.0, |b| f64::from(b[r * n + j])));
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn as_in_double_precision() {
+        let mut random = Random::new(20);
+        let mut cpu = Cpu::new(2);
+        for (rows, n, k) in [(1, 200, 96), (5, 70, 37), (63, 65, 576), (64, 300, 128), (150, 193, 100), (65, 1, 1)] {
+            let (x, w) = (random.bf16(rows * k), random.bf16(n * k));
+            let (bias, before) = (random.f32(n), random.f32(rows * n));
+            let b_x = cpu.upload(&x).unwrap();
+            for (with_bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
+                let bias = with_bias.then_some(&bias[..]);
+                let linear = linear(&mut cpu, &w, bias, n);
+                let mut out = cpu.upload(&if accumulate { before.clone() } else { poison(rows * n) }).unwrap();
+                cpu.gemm(&b_x, &linear, rows, accumulate, &mut out).unwrap();
+                let want = naive(&x, &w, k, bias, accumulate.then_some(&before[..]));
+                assert_close(out.iter().map(|&v| v.into()), &want, 0.5 * TOLERANCE);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_rows_threads_or_instructions() {
+        let mut random = Random::new(21);
+        let (n, k) = (1000, 300);
+        let (x, w) = (random.bf16(40 * k), random.bf16(n * k));
+        let mut first = None;
+        for threads in [1, 2, 3] {
+            for level in Level::available() {
+                for rows in [40, 8, 7, 3, 1] {
+                    let mut cpu = Cpu::new(threads).at_level(level).unwrap();
+                    let linear = linear(&mut cpu, &w, None, n);
+                    let b_x = cpu.upload(&x[..rows * k]).unwrap();
+                    let mut out = cpu.upload(&poison(rows * n)).unwrap();
+                    cpu.gemm(&b_x, &linear, rows, false, &mut out).unwrap();
+                    let all = first.get_or_insert_with(|| bits(&out));
+                    assert_eq!(bits(&out), all[..rows * n], "{threads} threads, {level:?}, {rows} rows");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_comes_out_where_it_went_in() {
+        let mut random = Random::new(22);
+        let mut cpu = Cpu::new(1);
+        for rows in [3, 70] {
+            let (mut x, w) = (random.bf16(rows * 64), random.bf16(10 * 64));
+            x[2 * 64 + 5] = bf16::NAN;
+            let linear = linear(&mut cpu, &w, None, 10);
+            let b_x = cpu.upload(&x).unwrap();
+            let mut out = cpu.upload(&vec![0.0; rows * 10]).unwrap();
+            cpu.gemm(&b_x, &linear, rows, false, &mut out).unwrap();
+            assert!(out.chunks(10).enumerate().all(|(r, row)| row.iter().all(|v| v.is_nan() == (r == 2))));
+        }
+    }
+
+    #[test]
+    fn short_buffers_are_refused() {
+        let mut cpu = Cpu::new(1);
+        let linear = linear(&mut cpu, &[bf16::ONE; 6], None, 2);
+        let x = cpu.upload(&[bf16::ONE; 3]).unwrap();
+        let mut out = cpu.upload(&[0.0; 1]).unwrap();
+        let error = cpu.gemm(&x, &linear, 1, false, &mut out).unwrap_err();
+        assert!(error.to_string().contains("`out` has 1 elements"), "{error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Dense causal attention of a chunk of a prompt.
+
+use super::attend::{Queries, Running};
+use super::{check_heads, need};
+use crate::Cpu;
+use crate::team::Parts;
+use oasis_core::Result;
+use oasis_core::ops::{PrefillArgs, PrefillAttend};
+
+/// One rounding to bf16, that may fall the other way, and the order of f32 sums.
+pub const TOLERANCE: f64 = 1.0 / 100.0;
+
+/// Tokens of a step over keys and values.
+const TOKENS: usize = 64;
+
+/// Rows of a task.
+const ROWS: usize = 8;
+
+impl PrefillAttend for Cpu {
+    fn prefill_attend(&mut self, args: PrefillArgs<'_, Self>) -> Result<()> {
+        let g = args.geometry;
+        let (d, kv_dim, q_dim) = (g.head_dim, g.kv_dim(), g.q_dim());
+        check_heads("prefill_attend", g, None)?;
+        need("prefill_attend", "q", args.q.len(), args.rows * q_dim)?;
+        need("prefill_attend", "k", args.k.len(), (args.first + args.rows) * kv_dim)?;
+        need("prefill_attend", "v", args.v.len(), (args.first + args.rows) * kv_dim)?;
+        need("prefill_attend", "out", args.out.len(), args.rows * q_dim)?;
+        let out = Parts::new(&mut args.out[..args.rows * q_dim]);
+        let groups = args.rows.div_ceil(ROWS);
+        let work = args.rows * (args.first + args.rows) * q_dim;
+        self.team.run(groups * g.kv_heads, work, |worker, task| {
+            let (head, first) = (task % g.kv_heads, task / g.kv_heads * ROWS);
+            let rows = ROWS.min(args.rows - first);
+            let queries = Queries { q: args.q, first, rows, head, group: g.group(), heads: g.heads };
+            let mut scratch = self.workers.get(worker);
+            let mut run = Running::new(&mut scratch, queries, d, TOKENS);
+            let tokens = args.first + first + rows;
+            for at in (0..tokens).step_by(TOKENS) {
+                let n = TOKENS.min(tokens - at);
+                let from = at * kv_dim + head * d;
+                run.load_strided(self.level, &args.k[from..], &args.v[from..], kv_dim, n, d);
+                run.block(self.level, n, |row, t| at + t <= args.first + first + row);
+            }
+            for i in 0..rows * g.group() {
+                // SAFETY: these rows and heads are this task's.
+                run.finish(self.level, i, unsafe { out.slice(queries.place(i) * d, d) });
+            }
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, assert_close, f64s, geometry, poison16};
+    use half::bf16;
+    use oasis_core::geometry::Geometry;
+    use oasis_core::ops::Memory;
+
+    fn attend(g: &Geometry, q: &[bf16], k: &[bf16], v: &[bf16], first: usize, threads: usize) -> Vec<bf16> {
+        let mut cpu = Cpu::new(threads);
+        let [q, k, v] = [q, k, v].map(|x| cpu.upload(x).unwrap());
+        let mut out = cpu.upload(&poison16(q.len())).unwrap();
+        let rows = q.len() / g.q_dim();
+        cpu.prefill_attend(PrefillArgs { geometry: g, q: &q, k: &k, v: &v, first, rows, out: &mut out }).unwrap();
+        out.to_vec()
+    }
+
+    fn naive(g: &Geometry, q: &[bf16], k: &[bf16], v: &[bf16], first: usize) -> Vec<f64> {
+        let (d, kv) = (g.head_dim, g.kv_dim());
+        let (q, k, v) = (f64s(q), f64s(k), f64s(v));
+        let mut out = Vec::new();
+        for (i, q) in q.chunks(d).enumerate() {
+            let (row, head) = (i / g.heads, i % g.heads / g.group());
+            let tokens = 0..=first + row;
+            let at = |t: usize| t * kv + head * d;
+            let dot = |t: usize| q.iter().zip(&k[at(t)..][..d]).map(|(a, b)| a * b).sum::<f64>();
+            let p: Vec<f64> = tokens.map(|t| (dot(t) / (d as f64).sqrt()).exp()).collect();
+            let sum: f64 = p.iter().sum();
+            out.extend((0..d).map(|c| p.iter().enumerate().map(|(t, p)| p * v[at(t) + c]).sum::<f64>() / sum));
+        }
+        out
+    }
+
+    #[test]
+    fn as_in_double_precision() {
+        let mut random = Random::new(100);
+        let sizes = [
+            (3, 1, 64, 0, 1),
+            (9, 3, 64, 0, 200),
+            (6, 2, 64, 150, 5),
+            (4, 4, 20, 37, 70),
+            (8, 2, 32, 129, 130),
+            (2, 1, 128, 300, 33),
+        ];
+        for (heads, kv_heads, d, first, rows) in sizes {
+            let g = geometry(heads, kv_heads, d);
+            let tokens = (first + rows) * g.kv_dim();
+            let (q, k, v) = (random.bf16(rows * g.q_dim()), random.bf16(tokens), random.bf16(tokens));
+            let want = naive(&g, &q, &k, &v, first);
+            assert_close(f64s(&attend(&g, &q, &k, &v, first, 2)), &want, 0.5 * TOLERANCE);
+        }
+    }
+
+    #[test]
+    fn chunks_give_what_the_whole_gives_within_rounding() {
+        let mut random = Random::new(101);
+        let g = geometry(6, 2, 64);
+        let (q, k, v) = (random.bf16(300 * 384), random.bf16(300 * 128), random.bf16(300 * 128));
+        let whole = attend(&g, &q, &k, &v, 0, 1);
+        for cut in [1, 64, 100, 299] {
+            let mut parts = attend(&g, &q[..cut * 384], &k[..cut * 128], &v[..cut * 128], 0, 2);
+            parts.extend(attend(&g, &q[cut * 384..], &k, &v, cut, 1));
+            assert_close(f64s(&parts), &f64s(&whole), TOLERANCE);
+        }
+    }
+
+    #[test]
+    fn later_tokens_may_be_anything() {
+        let mut random = Random::new(102);
+        let g = geometry(3, 1, 64);
+        let (q, mut k, mut v) = (random.bf16(90 * 192), random.bf16(90 * 64), random.bf16(90 * 64));
+        let before = attend(&g, &q, &k, &v, 0, 1);
+        k[80 * 64..].fill(bf16::NAN);
+        v[80 * 64..].fill(bf16::NAN);
+        let after = attend(&g, &q, &k, &v, 0, 1);
+        assert_eq!(after[..80 * 192], before[..80 * 192]);
+        assert!(after[80 * 192..].iter().all(|x| x.is_nan()), "NaN in, NaN out");
+    }
+}

@@ -1,0 +1,169 @@
+//! Rotary position embedding, after the per-head norm of models that have it.
+
+use super::rms_norm::norm;
+use super::{check_heads, need};
+use crate::Cpu;
+use crate::simd::Narrow;
+use crate::team::Parts;
+use oasis_core::Result;
+use oasis_core::ops::{Rope, RopeArgs};
+
+/// One rounding to bf16, that may fall the other way, of a sum of two products.
+pub const TOLERANCE: f64 = 1.0 / 128.0;
+
+/// Sines and cosines of the last call's positions: all layers of a pass have the same.
+#[derive(Debug, Default)]
+pub(crate) struct Angles {
+    positions: Vec<u32>,
+    inv_freq: Vec<f32>,
+    /// `[rows][cos: head_dim / 2 | sin: head_dim / 2]`.
+    table: Vec<f32>,
+}
+
+impl Angles {
+    fn fill(&mut self, positions: &[u32], inv_freq: &[f32]) {
+        if self.positions == positions && self.inv_freq == inv_freq {
+            return;
+        }
+        self.positions.clear();
+        self.positions.extend_from_slice(positions);
+        self.inv_freq.clear();
+        self.inv_freq.extend_from_slice(inv_freq);
+        self.table.clear();
+        for &position in positions {
+            self.table.extend(inv_freq.iter().map(|f| (position as f32 * f).cos()));
+            self.table.extend(inv_freq.iter().map(|f| (position as f32 * f).sin()));
+        }
+    }
+}
+
+/// Rotates pairs (i, i + d/2) by angles `[cos | sin]`.
+fn rotate(x: &[f32], angles: &[f32], out: &mut [f32]) {
+    let half = x.len() / 2;
+    let (cos, sin) = angles.split_at(half);
+    let (low, high) = out.split_at_mut(half);
+    for i in 0..half {
+        low[i] = x[i] * cos[i] - x[i + half] * sin[i];
+        high[i] = x[i + half] * cos[i] + x[i] * sin[i];
+    }
+}
+
+impl Rope for Cpu {
+    fn rope(&mut self, args: RopeArgs<'_, Self>) -> Result<()> {
+        let g = args.geometry;
+        let (d, rows) = (g.head_dim, args.rows);
+        let (q_dim, kv_dim, qkv_dim) = (g.q_dim(), g.kv_dim(), g.qkv_dim());
+        check_heads("rope", g, None)?;
+        need("rope", "qkv", args.qkv.len(), rows * qkv_dim)?;
+        need("rope", "positions", args.positions.len(), rows)?;
+        need("rope", "inv_freq", args.inv_freq.len(), d / 2)?;
+        need("rope", "q", args.q.len(), rows * q_dim)?;
+        need("rope", "k", args.k.len(), (args.first + rows) * kv_dim)?;
+        need("rope", "v", args.v.len(), (args.first + rows) * kv_dim)?;
+        for weight in [args.q_norm, args.k_norm].into_iter().flatten() {
+            need("rope", "q_norm or k_norm", weight.len(), d)?;
+        }
+        self.angles.fill(&args.positions[..rows], &args.inv_freq[..d / 2]);
+        let table = &self.angles.table;
+        let at = args.first * kv_dim;
+        let q = Parts::new(&mut args.q[..rows * q_dim]);
+        let k = Parts::new(&mut args.k[at..at + rows * kv_dim]);
+        let v = Parts::new(&mut args.v[at..at + rows * kv_dim]);
+        self.team.run(rows, 4 * rows * qkv_dim, |worker, r| {
+            let mut scratch = self.workers.get(worker);
+            let [normed, turned] = scratch.floats([d, d]);
+            let angles = &table[r * d / 2 * 2..][..d / 2 * 2];
+            let row = &args.qkv[r * qkv_dim..][..qkv_dim];
+            for (i, head) in row[..q_dim + kv_dim].chunks_exact(d).enumerate() {
+                let of_q = i < g.heads;
+                let head = match if of_q { args.q_norm } else { args.k_norm } {
+                    Some(weight) => {
+                        norm(head, weight, args.eps, normed);
+                        &*normed
+                    }
+                    None => head,
+                };
+                rotate(head, angles, turned);
+                // SAFETY: heads of row r are this task's.
+                let to = unsafe {
+                    if of_q { q.slice(r * q_dim + i * d, d) } else { k.slice(r * kv_dim + (i - g.heads) * d, d) }
+                };
+                self.level.run(Narrow { from: turned, to });
+            }
+            // SAFETY: row r is this task's.
+            self.level.run(Narrow { from: &row[q_dim + kv_dim..], to: unsafe { v.slice(r * kv_dim, kv_dim) } });
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, assert_close, f64s, geometry, poison16};
+    use oasis_core::ops::Memory;
+
+    fn naive(x: &[f32], weight: Option<&[f32]>, position: u32, inv_freq: &[f32]) -> Vec<f64> {
+        let d = x.len();
+        let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
+        let mean = x.iter().map(|v| v * v).sum::<f64>() / d as f64;
+        let normed: Vec<f64> = match weight {
+            Some(w) => x.iter().zip(w).map(|(v, &w)| v / (mean + 1e-6).sqrt() * f64::from(w)).collect(),
+            None => x,
+        };
+        let turn = |i: usize| {
+            // The angle is rounded to f32, as the op promises.
+            let angle = f64::from(position as f32 * inv_freq[i % (d / 2)]);
+            let other = if i < d / 2 { -normed[i + d / 2] } else { normed[i - d / 2] };
+            normed[i] * angle.cos() + other * angle.sin()
+        };
+        (0..d).map(turn).collect()
+    }
+
+    #[test]
+    fn as_in_double_precision_with_and_without_norms() {
+        let mut cpu = Cpu::new(2);
+        let mut random = Random::new(4);
+        let g = geometry(6, 2, 64);
+        let inv_freq: Vec<f32> = (0..32).map(|i| 10_000_f32.powf(-(i as f32) / 32.0)).collect();
+        for (rows, first, normed) in [(1, 0, false), (3, 5, true), (100, 2, true)] {
+            let qkv = random.f32(rows * g.qkv_dim());
+            let (qw, kw) = (random.f32(64), random.f32(64));
+            let positions: Vec<u32> = (0..rows).map(|_| random.below(20_000) as u32).collect();
+            let (mut q_want, mut k_want, mut v_want) = (vec![], vec![], vec![]);
+            for (row, &p) in qkv.chunks(g.qkv_dim()).zip(&positions) {
+                for (i, head) in row.chunks(64).enumerate() {
+                    match i {
+                        0..6 => q_want.extend(naive(head, normed.then_some(&qw), p, &inv_freq)),
+                        6..8 => k_want.extend(naive(head, normed.then_some(&kw), p, &inv_freq)),
+                        _ => v_want.extend(head.iter().map(|&v| f64::from(v))),
+                    }
+                }
+            }
+            let [b_qkv, b_qw, b_kw, b_freq] = [&qkv, &qw, &kw, &inv_freq].map(|v| cpu.upload(v).unwrap());
+            let b_pos = cpu.upload(&positions).unwrap();
+            let mut q = cpu.upload(&poison16(rows * 384)).unwrap();
+            let mut k = cpu.upload(&poison16((first + rows) * 128)).unwrap();
+            let mut v = cpu.upload(&poison16((first + rows) * 128)).unwrap();
+            let args = RopeArgs {
+                geometry: &g,
+                qkv: &b_qkv,
+                q_norm: normed.then_some(&b_qw),
+                k_norm: normed.then_some(&b_kw),
+                eps: 1e-6,
+                positions: &b_pos,
+                inv_freq: &b_freq,
+                rows,
+                q: &mut q,
+                k: &mut k,
+                v: &mut v,
+                first,
+            };
+            cpu.rope(args).unwrap();
+            assert_close(f64s(&q), &q_want, 0.5 * TOLERANCE);
+            assert_close(f64s(&k[first * 128..]), &k_want, 0.5 * TOLERANCE);
+            assert_close(f64s(&v[first * 128..]), &v_want, 0.5 * TOLERANCE);
+            assert!(k[..first * 128].iter().all(|x| x.is_nan()), "earlier rows are not touched");
+        }
+    }
+}

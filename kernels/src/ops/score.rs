@@ -1,0 +1,249 @@
+//! Ranking scores: inner products of lifted queries with stored summary vectors, reduced over a block's vectors, then
+//! combined over the ranking rows and the query heads of a pool.
+//!
+//! Stored vectors are decoded a tile at a time into f32 and used by all queries of the pool.
+
+mod combine;
+mod decode;
+
+use super::{check_heads, need};
+use crate::Cpu;
+use crate::cpu::Workers;
+use crate::simd::{LANES, Level, widen};
+use crate::team::{Parts, Team};
+use combine::Combine;
+use decode::TileScores;
+use oasis_core::geometry::Geometry;
+use oasis_core::ops::{CacheShape, RankQuery, RowTable, Score, ScoreArgs};
+use oasis_core::settings::Group;
+use oasis_core::{Error, Result};
+
+/// Order of f32 sums; absolute on logits, relative on softmax sums.
+pub const TOLERANCE: f64 = 1e-4;
+
+/// Blocks of a task.
+const BLOCKS: usize = 128;
+
+impl Score for Cpu {
+    fn score(&mut self, args: ScoreArgs<'_, Self>) -> Result<()> {
+        let fit_len = check(&args)?;
+        let (shape, form) = (args.shape, args.summary_shape);
+        let view = View { geometry: args.geometry, shape, rows: args.rows, query: &args.query, candidates: args.candidates };
+        let pools = shape.pools();
+        let most = (0..shape.seqs).map(|s| view.candidates(s).1).max().unwrap_or(0);
+        let queries = (0..pools).map(|pool| view.queries(pool)).max().unwrap_or(0);
+        if most == 0 || queries == 0 {
+            return Ok(());
+        }
+        // A query's scores are whole vectors, so that no loop has a remainder.
+        let sizes = Sizes { queries, width: form.dim.next_multiple_of(LANES), line: most.next_multiple_of(LANES) };
+        let all = pools * queries;
+        let [lifted, bias, scores] = self.whole.floats([all * sizes.width, all, all * sizes.line]);
+        let cpu = Borrowed { team: &self.team, workers: &self.workers, level: self.level };
+        cpu.lift(&args, &view, &sizes, fit_len, lifted, bias);
+        cpu.tiles(&args, &view, &sizes, (lifted, bias), scores);
+        cpu.combine(&view, &sizes, scores, (args.group, args.resident_lse), args.out);
+        Ok(())
+    }
+}
+
+/// Sizes of the op's scratch.
+struct Sizes {
+    /// Most queries of a pool.
+    queries: usize,
+    /// Floats of a lifted query.
+    width: usize,
+    /// Floats of a query's scores.
+    line: usize,
+}
+
+/// The device without its scratch.
+struct Borrowed<'a> {
+    team: &'a Team,
+    workers: &'a Workers,
+    level: Level,
+}
+
+impl Borrowed<'_> {
+    /// Queries to the summary's space: `lifted` `[pools][queries][width]`, `bias` `[pools][queries]`.
+    fn lift(
+        &self,
+        args: &ScoreArgs<'_, Cpu>,
+        view: &View<'_>,
+        sizes: &Sizes,
+        fit_len: usize,
+        lifted: &mut [f32],
+        bias: &mut [f32],
+    ) {
+        let (d, dim) = (args.geometry.head_dim, args.summary_shape.dim);
+        let work = 8 * lifted.len();
+        let (lifted, bias) = (Parts::new(lifted), Parts::new(bias));
+        self.team.run(args.shape.pools(), work, |worker, pool| {
+            let mut scratch = self.workers.get(worker);
+            let [query] = scratch.floats([d]);
+            for (i, place) in view.places(pool).enumerate() {
+                match args.query {
+                    RankQuery::Rows(_) => widen(&args.q[place * d..][..d], query),
+                    RankQuery::Query(q) => query.copy_from_slice(&q[place * d..][..d]),
+                }
+                let at = pool * sizes.queries + i;
+                // SAFETY: the queries of this pool are this task's.
+                let (to, bias) = unsafe { (lifted.slice(at * sizes.width, sizes.width), bias.slice(at, 1)) };
+                to[dim..].fill(0.0);
+                bias[0] = args.summary.lift(&args.fit[pool * fit_len..][..fit_len], query, &mut to[..dim]);
+            }
+        });
+    }
+
+    /// Every query's score of every candidate, `[pools][queries][line]`.
+    fn tiles(
+        &self,
+        args: &ScoreArgs<'_, Cpu>,
+        view: &View<'_>,
+        sizes: &Sizes,
+        (lifted, bias): (&[f32], &[f32]),
+        scores: &mut [f32],
+    ) {
+        let (shape, form) = (args.shape, args.summary_shape);
+        let bytes = form.bytes();
+        let tasks = sizes.line.div_ceil(BLOCKS);
+        let work = scores.len() * form.vectors * sizes.width;
+        let scores = Parts::new(scores);
+        self.team.run(shape.pools() * tasks, work, |worker, task| {
+            let (pool, from) = (task / tasks, task % tasks * BLOCKS);
+            let (first, count) = view.candidates(pool / shape.kv_heads);
+            let queries = view.queries(pool);
+            if from >= count || queries == 0 {
+                return;
+            }
+            let n = BLOCKS.min(count - from);
+            let at = pool * sizes.queries;
+            let job = TileScores {
+                form,
+                stored: &args.summaries[(pool * shape.blocks + first + from) * bytes..][..n * bytes],
+                width: sizes.width,
+                lifted: &lifted[at * sizes.width..][..queries * sizes.width],
+                bias: &bias[at..][..queries],
+                // SAFETY: these blocks' columns are this task's.
+                out: unsafe { scores.pointer(at * sizes.line + from) },
+                line: sizes.line,
+            };
+            job.fill(self.level, &mut self.workers.get(worker));
+        });
+    }
+
+    /// The scores of a pool's queries to one a block.
+    fn combine(
+        &self,
+        view: &View<'_>,
+        sizes: &Sizes,
+        scores: &mut [f32],
+        (group, lse): (Group, Option<&[f32]>),
+        out: &mut [f32],
+    ) {
+        let shape = view.shape;
+        let work = 8 * scores.len();
+        let scores = Parts::new(scores);
+        let out = Parts::new(&mut out[..shape.pools() * shape.blocks]);
+        self.team.run(shape.pools(), work, |_, pool| {
+            let (first, count) = view.candidates(pool / shape.kv_heads);
+            let n = view.queries(pool) * sizes.line;
+            // SAFETY: the scores of this pool are this task's.
+            let (scores, out) = unsafe {
+                let scores = scores.slice(pool * sizes.queries * sizes.line, n);
+                (scores, out.slice(pool * shape.blocks + first, count))
+            };
+            for row in scores.chunks_exact_mut(sizes.line) {
+                row[count..].fill(f32::NEG_INFINITY);
+            }
+            let mut resident = view.places(pool).map(|place| lse.map(|lse| lse[place]));
+            let resident = |_| resident.next().flatten();
+            self.level.run(Combine { group, scores, line: sizes.line, resident, out });
+        });
+    }
+}
+
+/// Who ranks what.
+struct View<'a> {
+    geometry: &'a Geometry,
+    shape: &'a CacheShape,
+    rows: &'a RowTable<Cpu>,
+    query: &'a RankQuery<'a>,
+    candidates: &'a [(u32, u32)],
+}
+
+impl View<'_> {
+    /// First candidate of a sequence, and how many there are.
+    fn candidates(&self, seq: usize) -> (usize, usize) {
+        let (first, end) = self.candidates[seq];
+        (first as usize, end.saturating_sub(first) as usize)
+    }
+
+    /// The ranking rows of a sequence, as a mask; one stand-in query counts as one row.
+    fn mask(&self, seq: usize) -> u32 {
+        match self.query {
+            RankQuery::Rows(masks) => masks[seq],
+            RankQuery::Query(_) => 1,
+        }
+    }
+
+    /// Queries of a pool.
+    fn queries(&self, pool: usize) -> usize {
+        self.mask(pool / self.shape.kv_heads).count_ones() as usize * self.geometry.group()
+    }
+
+    /// Where the queries of a pool are among `[rows or sequences][heads]`, row after row.
+    fn places(&self, pool: usize) -> impl Iterator<Item = usize> + use<> {
+        let (seq, head) = (pool / self.shape.kv_heads, pool % self.shape.kv_heads);
+        let (group, heads) = (self.geometry.group(), self.geometry.heads);
+        let first = match self.query {
+            RankQuery::Rows(_) => self.rows.host_first[seq] as usize,
+            RankQuery::Query(_) => seq,
+        };
+        let mask = self.mask(seq);
+        let rows = (0..32).filter(move |r| mask >> r & 1 == 1);
+        rows.flat_map(move |r| (0..group).map(move |i| (first + r) * heads + head * group + i))
+    }
+}
+
+fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
+    let (g, shape, form) = (args.geometry, args.shape, args.summary_shape);
+    check_heads("score", g, Some(shape))?;
+    form.storage.check(form.dim, form.rounding)?;
+    let fit_len = args.summary.fit_len(shape.block);
+    need("score", "vectors of a block", form.vectors.min(form.dim), 1)?;
+    need("score", "summaries", args.summaries.len(), shape.pools() * shape.blocks * form.bytes())?;
+    need("score", "fit", args.fit.len(), shape.pools() * fit_len)?;
+    need("score", "candidates", args.candidates.len(), shape.seqs)?;
+    need("score", "out", args.out.len(), shape.pools() * shape.blocks)?;
+    for seq in 0..shape.seqs {
+        need("score", "blocks of a pool", shape.blocks, args.candidates[seq].1 as usize)?;
+    }
+    match args.query {
+        RankQuery::Query(q) => need("score", "query", q.len(), shape.seqs * g.q_dim())?,
+        RankQuery::Rows(masks) => {
+            need("score", "row masks", masks.len(), shape.seqs)?;
+            need("score", "rows' sequences", args.rows.seqs(), shape.seqs)?;
+            need("score", "q", args.q.len(), args.rows.rows() * g.q_dim())?;
+            for seq in 0..shape.seqs {
+                let rows = args.rows.host_first[seq + 1] - args.rows.host_first[seq];
+                let (mask, some) = (masks[seq], rows > 0 && args.candidates[seq].1 > args.candidates[seq].0);
+                if u64::from(mask) >> rows != 0 || (mask == 0 && some) {
+                    return Err(Error::Invariant(format!(
+                        "score: row mask {mask:#b} of sequence {seq}, which has {rows} rows; name one or more of them"
+                    )));
+                }
+            }
+        }
+    }
+    if let Some(lse) = args.resident_lse {
+        need("score", "resident_lse", lse.len(), args.rows.rows() * g.heads)?;
+        if matches!(args.query, RankQuery::Query(_)) {
+            return Err(Error::Invariant("score: the resident mass is that of rows, not of a stand-in query".into()));
+        }
+    }
+    Ok(fit_len)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,232 @@
+//! Stored vectors to f32, inner products with all queries, and the reduction over a block's vectors.
+
+use crate::cpu::Scratch;
+use crate::simd::{Job, LANES, Lanes, Level, dot_f32, exp};
+use half::bf16;
+use oasis_core::policy::{Reduce, SummaryShape};
+use oasis_core::storage::{Rounding, Storage, normal_levels, normal_scale};
+
+/// Vectors that are decoded before any is used.
+const TILE: usize = 64;
+
+/// The scores of neighbouring blocks of a pool for each of its queries.
+pub(super) struct TileScores<'a> {
+    /// The summary's stored form.
+    pub form: &'a SummaryShape,
+    /// `[blocks][summary bytes]`.
+    pub stored: &'a [u8],
+    /// Floats of a decoded vector: dim, rounded up to a multiple of [`LANES`].
+    pub width: usize,
+    /// `[queries][width]`, zero behind dim.
+    pub lifted: &'a [f32],
+    /// `[queries]`, added to every inner product.
+    pub bias: &'a [f32],
+    /// Query i, block b: to `out[i · line + b]`. Valid, and nobody else's, for all of these.
+    pub out: *mut f32,
+    /// Distance of queries in `out`.
+    pub line: usize,
+}
+
+impl TileScores<'_> {
+    pub(super) fn fill(self, level: Level, scratch: &mut Scratch) {
+        let blocks = (TILE / self.form.vectors).max(1);
+        let vectors = (blocks * self.form.vectors).next_multiple_of(LANES);
+        let padded = self.form.vectors.next_multiple_of(LANES);
+        let [values, products, spare] = scratch.floats([vectors * self.width, vectors, padded]);
+        // Behind the last coordinate, and behind the last vector, there are zeros.
+        values.fill(0.0);
+        level.run(Tiles { of: self, blocks, values, products, spare });
+    }
+}
+
+struct Tiles<'r, 'a> {
+    of: TileScores<'a>,
+    /// Blocks of a tile.
+    blocks: usize,
+    /// `[vectors of a tile][width]`.
+    values: &'r mut [f32],
+    /// `[vectors of a tile]`, of one query.
+    products: &'r mut [f32],
+    /// `[vectors of a block]`, in whole lanes.
+    spare: &'r mut [f32],
+}
+
+impl Job for Tiles<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let Self { of, blocks, values, products, spare } = self;
+        let form = of.form;
+        let vector_bytes = form.bytes() / form.vectors;
+        for (tile, stored) in of.stored.chunks(blocks * form.bytes()).enumerate() {
+            let count = stored.len() / vector_bytes;
+            // SAFETY: the CPU has L's instructions; `values` and `products` hold a tile's vectors in whole lanes, and
+            // `out` is as its description says.
+            unsafe {
+                for (bytes, to) in stored.chunks_exact(vector_bytes).zip(values.chunks_exact_mut(of.width)) {
+                    decode::<L>(form, bytes, to);
+                }
+                for (i, &bias) in of.bias.iter().enumerate() {
+                    let query = of.lifted.as_ptr().add(i * of.width);
+                    for at in (0..count).step_by(LANES) {
+                        let mut acc = [L::splat(0.0); LANES];
+                        for (j, acc) in acc.iter_mut().enumerate() {
+                            *acc = dot_f32::<L>(values.as_ptr().add((at + j) * of.width), query, of.width);
+                        }
+                        L::sums(&acc).add(L::splat(bias)).store(products.as_mut_ptr().add(at));
+                    }
+                    let out = of.out.add(i * of.line + tile * blocks);
+                    for (b, block) in products[..count].chunks_exact(form.vectors).enumerate() {
+                        out.add(b).write(reduce::<L>(form.reduce, block, spare));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One number of a block's inner products. NaN stays NaN.
+///
+/// # Safety
+/// The CPU has the instructions of `L`.
+#[inline(always)]
+unsafe fn reduce<L: Lanes>(by: Reduce, products: &[f32], spare: &mut [f32]) -> f32 {
+    if let [only] = products {
+        return *only;
+    }
+    match by {
+        Reduce::Max => products.iter().fold(f32::NEG_INFINITY, |a, &b| if a >= b || a.is_nan() { a } else { b }),
+        Reduce::Sum => products.iter().sum(),
+        Reduce::LogSumExp => {
+            spare[products.len()..].fill(f32::NEG_INFINITY);
+            spare[..products.len()].copy_from_slice(products);
+            // SAFETY: `spare` is whole lanes.
+            unsafe { log_sum_exp::<L>(spare) }
+        }
+    }
+}
+
+/// ln Σ exp, of whole lanes.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; `x.len()` is a multiple of [`LANES`].
+#[inline(always)]
+unsafe fn log_sum_exp<L: Lanes>(x: &[f32]) -> f32 {
+    // SAFETY: at + 16 ≤ len.
+    unsafe {
+        let mut top = L::splat(f32::NEG_INFINITY);
+        for at in (0..x.len()).step_by(LANES) {
+            top = L::load(x.as_ptr().add(at)).max(top);
+        }
+        let max = top.peak();
+        if max.is_infinite() {
+            return if x.iter().any(|v| v.is_nan()) { f32::NAN } else { max };
+        }
+        let max_lanes = L::splat(max);
+        let mut sum = L::splat(0.0);
+        for at in (0..x.len()).step_by(LANES) {
+            sum = sum.add(exp(L::load(x.as_ptr().add(at)).sub(max_lanes)));
+        }
+        max + sum.sum().ln()
+    }
+}
+
+/// One stored vector to `to[..dim]`.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; `to` is dim rounded up to whole lanes, or longer.
+#[inline(always)]
+unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], to: &mut [f32]) {
+    let dim = form.dim;
+    // SAFETY: below.
+    unsafe {
+        match form.storage {
+            Storage::F32 => {
+                // SAFETY: 4 · dim bytes are there; a float may have any bits.
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_mut_ptr().cast::<u8>(), 4 * dim);
+            }
+            Storage::Bf16 => {
+                let whole = dim / LANES * LANES;
+                for at in (0..whole).step_by(LANES) {
+                    L::load_bf16(bytes.as_ptr().add(2 * at).cast()).store(to.as_mut_ptr().add(at));
+                }
+                for at in whole..dim {
+                    to[at] = bf16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32();
+                }
+            }
+            Storage::Affine { bits } => {
+                let upper = match form.rounding {
+                    Rounding::Nearest => None,
+                    Rounding::Outward { upper } => Some(upper.min(dim)),
+                };
+                let lines = [line(&bytes[..4]), if upper.is_some() { line(&bytes[4..8]) } else { (0.0, 0.0) }];
+                let codes = &bytes[if upper.is_some() { 8 } else { 4 }..];
+                unpack_codes::<L>(bits, codes, dim, to);
+                scale::<L>(&mut to[..dim], upper.unwrap_or(dim), lines);
+            }
+            Storage::Normal { bits } => {
+                let (scale_of, levels) = (normal_scale(bytes[0]), normal_levels(bits));
+                let low = scale_of * levels[0];
+                let step = scale_of * (levels[1] - levels[0]);
+                unpack_codes::<L>(bits, &bytes[1..], dim, to);
+                scale::<L>(&mut to[..dim], dim, [(low, step), (0.0, 0.0)]);
+            }
+        }
+    }
+}
+
+/// `lo`, `step` of a part.
+fn line(bytes: &[u8]) -> (f32, f32) {
+    let at = |i: usize| bf16::from_le_bytes([bytes[i], bytes[i + 1]]).to_f32();
+    (at(0), at(2))
+}
+
+/// Codes as floats.
+///
+/// # Safety
+/// As [`decode`].
+#[inline(always)]
+unsafe fn unpack_codes<L: Lanes>(bits: u8, codes: &[u8], dim: usize, to: &mut [f32]) {
+    let each = 2 * usize::from(bits);
+    for at in (0..dim).step_by(LANES) {
+        let mut word = [0; LANES];
+        let from = &codes[at / LANES * each..];
+        let n = each.min(from.len());
+        word[..n].copy_from_slice(&from[..n]);
+        let first = u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
+        // SAFETY: `to` has whole lanes.
+        unsafe {
+            let lanes = match bits {
+                1 => L::unpack::<1>(first),
+                2 => L::unpack::<2>(first),
+                4 => L::unpack::<4>(first),
+                _ => L::load_u8(word.as_ptr()),
+            };
+            lanes.store(to.as_mut_ptr().add(at));
+        }
+    }
+    to[dim..].fill(0.0);
+}
+
+/// `x = lo + step · x`, the first `upper` by the first line, the others by the second.
+///
+/// # Safety
+/// The CPU has the instructions of `L`.
+#[inline(always)]
+unsafe fn scale<L: Lanes>(x: &mut [f32], upper: usize, lines: [(f32, f32); 2]) {
+    let (high, low) = x.split_at_mut(upper);
+    for (part, (lo, step)) in [high, low].into_iter().zip(lines) {
+        let whole = part.len() / LANES * LANES;
+        // SAFETY: at + 16 ≤ len.
+        unsafe {
+            for at in (0..whole).step_by(LANES) {
+                let p = part.as_mut_ptr().add(at);
+                L::load(p).mul_add(L::splat(step), L::splat(lo)).store(p);
+            }
+        }
+        for v in &mut part[whole..] {
+            *v = lo + step * *v;
+        }
+    }
+}

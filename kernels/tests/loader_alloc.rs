@@ -1,0 +1,73 @@
+//! Damaged checkpoints must not make the loaders ask for more memory than the files could fill. This test
+//! lives here because counting needs an allocator of one's own, which is unsafe code.
+
+#[path = "../../core/tests/support/mod.rs"]
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use support::mutate::Seeds;
+
+/// What a file of a few bytes may cost: an error message, a read-ahead window, the tables of a regular expression.
+const FLOOR: usize = 1 << 17;
+
+/// Remembers the largest request.
+struct Counting;
+
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator with the caller's own arguments; the counter does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is the same here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        LARGEST.fetch_max(layout.size(), Relaxed);
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        LARGEST.fetch_max(size, Relaxed);
+        // SAFETY: `at` came from this allocator with this layout, that is from the system's.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as in `realloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn no_damaged_file_makes_the_loaders_allocate_twice_its_size() {
+    let cases = std::env::var("OASIS_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3_000);
+    let seeds = Seeds::new();
+    let mut worst = (0.0, 0, 0, 0);
+    for case in 0..cases {
+        let damaged = seeds.case(case);
+        let size = damaged.len();
+        LARGEST.store(0, Relaxed);
+        let loaded = damaged.load().is_ok();
+        let largest = LARGEST.load(Relaxed);
+        let share = largest as f64 / size as f64;
+        if share > worst.0 && largest > FLOOR {
+            worst = (share, case, largest, size);
+        }
+        let limit = (2 * size).max(FLOOR);
+        assert!(
+            largest <= limit,
+            "case {case}: {largest} bytes for {size} bytes of files (loaded: {loaded})"
+        );
+    }
+    let (share, case, largest, size) = worst;
+    println!(
+        "{cases} cases; the worst, {case}, allocates {largest} bytes at once for {size} ({share:.2} times)"
+    );
+}
