@@ -26,3 +26,8 @@ mod task;
 pub use nano::{Bundle, nano};
 pub use table::{BuildTask, TASKS, TaskEntry, find_task};
 pub use task::{Sample, Scoring, Task, TaskKind, prompt_sha256, sample_seed};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,13 @@ pub(crate) struct Content {
 /// A body of `tokens` tokens: `bos`, the tail of one filler sentence to make the length exact, then filler
 /// sentences at equal steps with the facts at their places between them. Facts that are longer than `tokens`
 /// make a longer body: the caller has checked that they fit.
-pub(crate) fn body(mut facts: Vec<Fact>, filler: &Filler<'_>, bos: u32, tokens: usize, draw: &mut Draw) -> Vec<u32> {
+pub(crate) fn body(
+    mut facts: Vec<Fact>,
+    filler: &Filler<'_>,
+    bos: u32,
+    tokens: usize,
+    draw: &mut Draw,
+) -> Vec<u32> {
     let used: usize = 1 + facts.iter().map(|f| f.tokens.len()).sum::<usize>();
     let mut room = tokens.saturating_sub(used);
     let mut sentences = Vec::with_capacity(room / 8 + 1);

@@ -40,6 +40,7 @@ pub(crate) struct Range {
 
 impl Range {
     /// Position of `id` in the range.
+    #[cfg(test)]
     pub fn position(self, id: u32) -> Option<u32> {
         id.checked_sub(self.start).filter(|&i| i < self.len)
     }
