@@ -177,7 +177,7 @@ fn between(start: u32, end: u32, task: &str) -> Result<Range> {
 
 /// The largest prime that is at most `n`; 1 if there is none.
 pub(crate) fn prime_at_most(n: u32) -> u32 {
-    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| n % d != 0);
+    let prime = |n: &u32| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..=n).rev().find(prime).unwrap_or(1)
 }
 

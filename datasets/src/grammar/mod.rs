@@ -109,7 +109,7 @@ impl GrammarTask {
     /// Refuses lengths that can't hold the task's facts and questions.
     fn check(&self, lexicon: &Lexicon<'_>, length: usize) -> Result<()> {
         let name = self.spec.name;
-        if !self.spec.needs(length).is_some_and(|needed| needed <= length) {
+        if self.spec.needs(length).is_none_or(|needed| needed > length) {
             let smallest = self.spec.smallest();
             let what = format!("{length} tokens can't hold a document of `{name}`; give at least {smallest}");
             return Err(Error::setting("length", what));
