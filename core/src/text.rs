@@ -146,8 +146,7 @@ impl Tokenizer {
     /// From `tokenizer.json` and, if they are there, `tokenizer_config.json` and `chat_template.jinja`.
     pub(crate) fn from_hf(parts: &HfParts<'_>) -> Result<Self> {
         let file = parts.folder.join("tokenizer.json");
-        let inner = tokenizers::Tokenizer::from_bytes(parts.tokenizer)
-            .map_err(|e| Error::format(&file, format!("is no tokenizer: {e}")))?;
+        let inner = read(&file, parts.tokenizer)?;
         let config_file = parts.folder.join("tokenizer_config.json");
         let raw: RawConfig = match parts.tokenizer_config {
             Some(json) => {
@@ -186,17 +185,12 @@ impl Tokenizer {
     }
 
     fn finish(
-        mut inner: tokenizers::Tokenizer,
+        inner: tokenizers::Tokenizer,
         bos: Option<u32>,
         specials: Specials,
         template: Option<String>,
         mut hash: Sha256,
     ) -> Self {
-        // A tokenizer.json may ask for padding to a fixed length and for truncation: both would change
-        // prompts behind the user's back.
-        inner.with_padding(None);
-        // Removing a truncation cannot fail; only setting one can.
-        let _ = inner.with_truncation(None);
         let vocab = inner.get_vocab(true);
         let largest_id = vocab.values().copied().max().unwrap_or(0);
         hash.update([0]);
@@ -205,6 +199,24 @@ impl Tokenizer {
         hash.update(format!("{bos:?}"));
         Self { vocab: vocab.len(), inner, bos, specials, template, largest_id, digest: hex(hash) }
     }
+}
+
+#[derive(Deserialize)]
+struct Probe {
+    decoder: Option<Value>,
+}
+
+/// Reads a `tokenizer.json`.
+fn read(file: &Path, json: &[u8]) -> Result<tokenizers::Tokenizer> {
+    let bad = |e: &dyn std::fmt::Display| Error::format(file, format!("is no tokenizer: {e}"));
+    // The crate panics where `decoder` is no JSON value (an `expect` in its deserialiser): look at it first.
+    let Probe { decoder } = serde_json::from_slice(json).map_err(|e| bad(&e))?;
+    drop(decoder);
+    let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(&e))?;
+    // The file may ask for padding to a fixed length and for truncation: both would change prompts behind
+    // the user's back.
+    inner.with_padding(None).with_truncation(None).map_err(|e| bad(&e))?;
+    Ok(inner)
 }
 
 fn failed(what: &str, e: &dyn std::fmt::Display) -> Error {
