@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod conformance;
 pub mod decode;
 pub mod draft;
 pub mod engine;

@@ -1,0 +1,11 @@
+//! Evictors, one a file.
+
+pub mod fifo;
+pub mod lfu;
+pub mod lrs;
+pub mod lru;
+pub mod random;
+pub mod sieve;
+
+#[cfg(test)]
+mod tests;
