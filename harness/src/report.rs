@@ -1,0 +1,139 @@
+//! Reports: pure functions of a run's records. No clock and no device is asked here.
+
+pub mod grid;
+pub mod markdown;
+pub mod metric;
+pub mod plot;
+pub mod tables;
+pub mod terminal;
+pub mod units;
+pub mod view;
+
+use crate::record::{Environment, Results, SCHEMA_VERSION, Status, Verdict};
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Columns of a terminal that reports are made for.
+pub const WIDTH: u16 = 120;
+
+/// Arguments of `oasis report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Folder of a run: the one with `results.json`
+    dir: PathBuf,
+    /// Print the report, write nothing
+    #[arg(long)]
+    no_write: bool,
+}
+
+/// Runs `oasis report`: renders a run's records again, prints the table and writes `report.md` with its plots.
+///
+/// The exit code says whether the run can be believed: not 0 if it is not complete or an invariant is violated.
+pub fn run(args: &Args, _app: &crate::App) -> Result<ExitCode> {
+    let records = Records::open(&args.dir)?;
+    say(&terminal::render(&records.results, WIDTH))?;
+    if !args.no_write {
+        let report = records.write(&args.dir)?;
+        say(&format!("report: {}\n", report.display()))?;
+    }
+    Ok(verdict(&records.results))
+}
+
+/// Prints to stdout. A reader that has seen enough (`| head`) is no error.
+pub fn say(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("stdout: not writable"),
+        _ => Ok(()),
+    }
+}
+
+/// Success only for a complete run without a violated invariant.
+pub fn verdict(results: &Results) -> ExitCode {
+    let violated = results.invariants.iter().any(|i| i.verdict == Verdict::Violated);
+    if violated || results.status != Status::Complete { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What a report is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Records {
+    /// `results.json`.
+    pub results: Results,
+    /// `env.json`, where it is there.
+    pub environment: Option<Environment>,
+    /// `config.toml`, where it is there.
+    pub config: Option<String>,
+}
+
+impl Records {
+    /// Reads a run's folder.
+    ///
+    /// # Errors
+    /// No `results.json`; a schema that this program does not know; a file that is not what it should be.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("results.json");
+        if !path.is_file() {
+            bail!(
+                "{}: no results.json; give the folder of one run (`<output>/<fingerprint>`)",
+                dir.display()
+            );
+        }
+        let version = json::<Versioned>(&path)?.schema_version;
+        if version != SCHEMA_VERSION {
+            bail!(
+                "{}: schema_version is {version}, this program reads {SCHEMA_VERSION}; use the Oasis that wrote it",
+                path.display()
+            );
+        }
+        let env = dir.join("env.json");
+        let config = dir.join("config.toml");
+        Ok(Self {
+            results: json(&path)?,
+            environment: if env.is_file() { Some(json(&env)?) } else { None },
+            config: if config.is_file() { Some(read(&config)?) } else { None },
+        })
+    }
+
+    /// Writes `report.md` and its plots into `dir`; gives the path of the report.
+    ///
+    /// # Errors
+    /// The folder is not writable, the disk is full.
+    pub fn write(&self, dir: &Path) -> Result<PathBuf> {
+        let plots = plot::all(&view::View::new(&self.results))?;
+        for plot in &plots {
+            put(&dir.join(plot.file), &plot.svg)?;
+        }
+        let text =
+            markdown::render(&self.results, self.environment.as_ref(), self.config.as_deref(), &plots)?;
+        let path = dir.join("report.md");
+        put(&path, &text)?;
+        Ok(path)
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Versioned {
+    schema_version: u32,
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))
+}
+
+fn json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    serde_json::from_str(&read(path)?).with_context(|| format!("{}: is not what Oasis wrote", path.display()))
+}
+
+/// Writes a whole file or none.
+fn put(path: &Path, text: &str) -> Result<()> {
+    let failed = || format!("{}: cannot be written (is the disk full?)", path.display());
+    let dir = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir).with_context(failed)?;
+    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)?;
+    file.persist(path).with_context(failed)?;
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The report that `oasis run` prints.
+
+use super::tables;
+use super::units;
+use super::view::View;
+use crate::record::{Results, Status, Verdict};
+
+/// Failures that are printed; all of them are in `report.md`.
+const FAILURES_SHOWN: usize = 5;
+
+/// The report of a run for a terminal of `width` columns.
+pub fn render(results: &Results, width: u16) -> String {
+    let view = View::new(results);
+    let mut out = heading(results);
+    out += &invariants(results, width);
+    out += "\n";
+    out += &tables::main(&view, 2).terminal(width);
+    for (title, grid) in [
+        ("accuracy by task", tables::by_task(&view, 2)),
+        ("distance from dense", tables::fidelity(&view, 2)),
+        ("times", tables::times(&view)),
+    ] {
+        if let Some(grid) = grid {
+            out += &format!("\n{title}\n{}", grid.terminal(width));
+        }
+    }
+    for note in tables::footnotes(&view) {
+        out += &line(&note, "", width);
+    }
+    for warning in &results.warnings {
+        out += &line(&format!("warning: {warning}"), "", width);
+    }
+    out += &failures(results, width);
+    out
+}
+
+/// A sentence in as many lines as it needs, the later ones two columns further in.
+fn line(text: &str, indent: &str, width: u16) -> String {
+    let hanging = indent.len() + 2;
+    format!("{indent}{}\n", units::wrapped(text, usize::from(width).saturating_sub(hanging).max(1), hanging))
+}
+
+/// `COMPLETE` and its like.
+pub fn status(s: Status) -> &'static str {
+    match s {
+        Status::Complete => "COMPLETE",
+        Status::Partial => "PARTIAL",
+        Status::Failed => "FAILED",
+    }
+}
+
+fn heading(r: &Results) -> String {
+    let failed = if r.n_failed > 0 { format!(", {} failed", r.n_failed) } else { String::new() };
+    format!(
+        "{} · {} · protocol {} · seed {} · {} ({} of {} decodes{failed})\n",
+        r.name,
+        r.model.name,
+        r.protocol,
+        r.seed,
+        status(r.status),
+        r.n_done,
+        r.n_planned
+    )
+}
+
+/// One line if all is well; every other verdict in full.
+fn invariants(r: &Results, width: u16) -> String {
+    let held = r.invariants.iter().filter(|i| i.verdict == Verdict::Held).count();
+    let others: Vec<_> = r
+        .invariants
+        .iter()
+        .filter(|i| matches!(i.verdict, Verdict::Violated | Verdict::Warning))
+        .cloned()
+        .collect();
+    let mut out = format!("invariants: {held} of {} held\n", r.invariants.len());
+    for text in tables::invariants(&others) {
+        out += &line(&text, "  ", width);
+    }
+    out
+}
+
+fn failures(r: &Results, width: u16) -> String {
+    let mut out = String::new();
+    for f in r.failures.iter().take(FAILURES_SHOWN) {
+        out += &line(&format!("failed: {} in {}: {}", f.sample, f.cell, f.error), "", width);
+    }
+    let rest = r.failures.len().saturating_sub(FAILURES_SHOWN);
+    if rest > 0 {
+        out += &format!("... and {rest} more, see report.md\n");
+    }
+    out
+}
