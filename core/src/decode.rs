@@ -189,7 +189,8 @@ impl<'e, B: Backend> Decoder<'e, B> {
         Ok(Self { engine, state, plan, before, initial_bytes })
     }
 
-    /// One step. `forced`: per sequence, the token that is accepted next whatever the logits say.
+    /// One step. `forced`: per sequence, the token that is accepted next whatever the logits say
+    /// ([`crate::ids::NONE`]: the logits decide).
     ///
     /// # Errors
     /// [`Error::Capacity`] if a sequence would grow beyond its `max_new`.

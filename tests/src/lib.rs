@@ -2,7 +2,7 @@
 
 use oasis_core::bf16;
 use oasis_core::decode::{Decoder, Policies, Start};
-use oasis_core::draft::DraftShape;
+use oasis_core::draft::{DraftSetup, DraftShape};
 use oasis_core::engine::{Engine, PrefillOptions, Prefix};
 use oasis_core::geometry::{Geometry, World};
 use oasis_core::model::{Family, LayerWeights, Linear, Model, ModelConfig, RopeScaling};
@@ -11,7 +11,6 @@ use oasis_core::registry::{Params, find};
 use oasis_core::settings::{Cap, Emit, Mode, Sampling, Scope, Settings};
 use oasis_core::stats::StepReport;
 use oasis_kernels::Cpu;
-use oasis_predictors::DraftSources;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
@@ -125,13 +124,17 @@ pub fn policies(summary: &str, predictor: &str, evictor: &str, draft: &str) -> P
     let (name, evictor_params) = split(evictor);
     let build_evictor = find("evictor", oasis_policies::EVICTORS, &name).unwrap().build;
     let (name, draft_params) = split(draft);
-    let sources = DraftSources::<Cpu>::default();
-    let draft = sources.build(&name, &draft_params, &mut Cpu::new(1)).unwrap();
+    let entry = find("draft", oasis_predictors::drafts::<Cpu>(), &name).unwrap();
+    // Sources without weights of their own look at the model only for its sizes.
+    let mut engine = random_model(tiny_geometry(), Family::Llama, 0);
+    let (backend, model) = (&mut engine.backend, &engine.model);
+    let draft =
+        (entry.build)(DraftSetup { params: &draft_params, backend, model, bundled_eagle3: None }).unwrap();
     Policies {
         summary: Arc::from(summary),
         predictor: Arc::new(move |seed| build_predictor(&Params { seed, ..predictor_params.clone() })),
         evictor: Arc::new(move |seed| build_evictor(&Params { seed, ..evictor_params.clone() })),
-        draft: Arc::from(draft),
+        draft,
         draft_shape: DraftShape { depth: 2, branches: 1 },
     }
 }
