@@ -67,7 +67,10 @@ impl Cli {
     }
 
     /// Runs the command of these arguments; the first is the program's name.
-    pub fn run_from<I: IntoIterator<Item = T>, T: Into<std::ffi::OsString> + Clone>(self, args: I) -> ExitCode {
+    pub fn run_from<I: IntoIterator<Item = T>, T: Into<std::ffi::OsString> + Clone>(
+        self,
+        args: I,
+    ) -> ExitCode {
         if let Some(error) = self.error {
             eprintln!("error: {error}");
             return ExitCode::from(2);

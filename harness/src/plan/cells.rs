@@ -151,17 +151,23 @@ pub(super) fn plan(source: &Source, app: &App, tasks: &[PlannedTask]) -> Result<
         bail!("{}: no [[cell]]; give at least one, e.g. mode = \"staged\"", source.path.display());
     }
     if let Some((axis, _)) = spec.grid.axes().into_iter().find(|(_, n)| *n == 0) {
-        bail!(Error::setting(format!("grid.{axis}"), "an axis without values leaves no cell; give one or remove it"));
+        bail!(Error::setting(
+            format!("grid.{axis}"),
+            "an axis without values leaves no cell; give one or remove it"
+        ));
     }
     let (mut cells, mut axes, mut used) = (Vec::new(), Vec::new(), HashSet::new());
     for (i, cell) in spec.cell.iter().enumerate() {
         let name = cell.label.clone().map_or(format!("cell {i}"), |l| format!("cell {i} (`{l}`)"));
         let mut kept: Vec<PlannedCell> = Vec::new();
         for choice in product(cell, &spec.grid) {
-            let planned = Maker { source, app, index: i, cell, choice: &choice }.make().context(name.clone())?;
+            let planned =
+                Maker { source, app, index: i, cell, choice: &choice }.make().context(name.clone())?;
             used.extend(planned.values.keys().copied());
             if kept.iter().all(|k| k.values != planned.values) {
-                axes.push(choice.iter().map(|(k, _)| *k).filter(|k| planned.values.contains_key(k)).collect());
+                axes.push(
+                    choice.iter().map(|(k, _)| *k).filter(|k| planned.values.contains_key(k)).collect(),
+                );
                 kept.push(planned);
             }
         }
@@ -189,7 +195,12 @@ fn cell_name(cell: &PlannedCell) -> String {
 
 /// The dense cell that every other one is compared with.
 fn reference(source: &Source, app: &App, block: usize) -> Result<PlannedCell> {
-    let cell = CellSpec { mode: Some(Mode::Dense), block: Some(block), emit: Some(Emit::One), ..CellSpec::default() };
+    let cell = CellSpec {
+        mode: Some(Mode::Dense),
+        block: Some(block),
+        emit: Some(Emit::One),
+        ..CellSpec::default()
+    };
     let mut planned = Maker { source, app, index: usize::MAX, cell: &cell, choice: &[] }.make()?;
     planned.added = true;
     planned.origins.values_mut().for_each(|o| {
@@ -210,7 +221,8 @@ fn product(cell: &CellSpec, grid: &GridSpec) -> Vec<Vec<(&'static str, usize)>> 
     let own = cell.keys();
     let mut choices = vec![Vec::new()];
     for (key, n) in grid.axes().into_iter().filter(|(key, _)| !own.contains(key)) {
-        let longer = |choice: &Vec<_>| (0..n).map(|i| [choice.as_slice(), &[(key, i)]].concat()).collect::<Vec<_>>();
+        let longer =
+            |choice: &Vec<_>| (0..n).map(|i| [choice.as_slice(), &[(key, i)]].concat()).collect::<Vec<_>>();
         choices = choices.iter().flat_map(longer).collect();
     }
     choices
@@ -254,7 +266,7 @@ impl Maker<'_> {
         for key in DECODE_KEYS {
             let Some(why) = unused(key, traits) else { continue };
             if self.cell.keys().contains(key) {
-                bail!(Error::setting(format!("{key}"), format!("{why}; remove it from this cell")));
+                bail!(Error::setting(*key, format!("{why}; remove it from this cell")));
             }
             full.clear(key);
         }
@@ -273,11 +285,16 @@ impl Maker<'_> {
         match (needs.when, mode == Mode::OnDemand) {
             (When::Ahead, true) => bail!(Error::setting(
                 "predictor",
-                format!("`{name}` ranks ahead of the step; mode `on-demand` needs one that ranks with the step's own query (`oracle`)")
+                format!(
+                    "`{name}` ranks ahead of the step; mode `on-demand` needs one that ranks with the step's own query (`oracle`)"
+                )
             )),
             (When::OnDemand, false) => bail!(Error::setting(
                 "predictor",
-                format!("`{name}` ranks with the step's own query; use mode = \"on-demand\" instead of `{}`", mode.name())
+                format!(
+                    "`{name}` ranks with the step's own query; use mode = \"on-demand\" instead of `{}`",
+                    mode.name()
+                )
             )),
             _ => Ok(needs.drafts),
         }
@@ -286,10 +303,16 @@ impl Maker<'_> {
     /// Builds one instance of each policy, so that its own keys are checked now.
     fn build_policies(&self, full: &CellSpec) -> Result<()> {
         if let Some(p) = &full.summary {
-            (find("summary", &self.app.summaries, &p.name)?.build)(&Params { table: p.table.clone(), seed: 0 })?;
+            (find("summary", &self.app.summaries, &p.name)?.build)(&Params {
+                table: p.table.clone(),
+                seed: 0,
+            })?;
         }
         if let Some(p) = &full.evictor {
-            (find("evictor", &self.app.evictors, &p.name)?.build)(&Params { table: p.table.clone(), seed: 0 })?;
+            (find("evictor", &self.app.evictors, &p.name)?.build)(&Params {
+                table: p.table.clone(),
+                seed: 0,
+            })?;
         }
         if let Some(p) = &full.draft {
             let rows = oasis_predictors::drafts::<oasis_kernels::Cpu>();
@@ -297,14 +320,16 @@ impl Maker<'_> {
             let known = entry.params.iter().map(|p| p.name).chain(["depth", "branches"]);
             let known: Vec<&str> = known.collect();
             if let Some(key) = p.table.keys().find(|k| !known.contains(&k.as_str())) {
-                return Err(Error::unknown_name("key", key, known)).with_context(|| format!("draft `{}`", p.name));
+                return Err(Error::unknown_name("key", key, known))
+                    .with_context(|| format!("draft `{}`", p.name));
             }
         }
         Ok(())
     }
 
     fn planned(&self, full: &CellSpec, looks_ahead: bool) -> Result<PlannedCell> {
-        let values = DECODE_KEYS.iter().filter_map(|k| Some((*k, full.written(k)?))).collect::<BTreeMap<_, _>>();
+        let values =
+            DECODE_KEYS.iter().filter_map(|k| Some((*k, full.written(k)?))).collect::<BTreeMap<_, _>>();
         let origins = values.keys().map(|k| (*k, self.origin(k))).collect();
         let block = full.block.unwrap_or(16);
         if block == 0 {
@@ -330,7 +355,10 @@ impl Maker<'_> {
             group: full.group.unwrap_or(GroupSpec::Auto),
             normalise: full.normalise.unwrap_or(false),
             emit: full.emit.unwrap_or(Emit::One),
-            sampling: Sampling { temperature: full.temperature.unwrap_or(0.0), top_p: full.top_p.unwrap_or(1.0) },
+            sampling: Sampling {
+                temperature: full.temperature.unwrap_or(0.0),
+                top_p: full.top_p.unwrap_or(1.0),
+            },
             batch: full.batch.unwrap_or(1),
             audit: full.audit.unwrap_or(false),
             values,
@@ -339,7 +367,8 @@ impl Maker<'_> {
     }
 
     fn origin(&self, key: &str) -> Origin {
-        let at = |path: String| self.source.set.keys().any(|s| *s == path || s.starts_with(&format!("{path}.")));
+        let at =
+            |path: String| self.source.set.keys().any(|s| *s == path || s.starts_with(&format!("{path}.")));
         if self.cell.keys().contains(&key) {
             let set = at(format!("cell.{}.{key}", self.index));
             return if set { Origin::CommandLine } else { Origin::Cell };
@@ -361,7 +390,9 @@ fn draft(written: &PolicySpec) -> Result<PlannedDraft> {
     let mut take = |key: &str| match spec.table.remove(key) {
         None => Ok(1),
         Some(toml::Value::Integer(n)) if n >= 1 => Ok(n as usize),
-        Some(other) => bail!(Error::setting(format!("draft.{key}"), format!("{other}; give a whole number from 1 on"))),
+        Some(other) => {
+            bail!(Error::setting(format!("draft.{key}"), format!("{other}; give a whole number from 1 on")))
+        }
     };
     let shape = DraftShape { depth: take("depth")?, branches: take("branches")? };
     Ok(PlannedDraft { spec, shape })

@@ -49,7 +49,10 @@ fn budget_fits(cell: &PlannedCell, budget: Budget, task: &PlannedTask) -> Result
         Budget::Share(_) => format!("{budget} of {} tokens ({tokens})", task.length),
     };
     if tokens == 0 {
-        return Err(Error::setting("budget", format!("{written}; give at least one block ({} tokens)", cell.block)));
+        return Err(Error::setting(
+            "budget",
+            format!("{written}; give at least one block ({} tokens)", cell.block),
+        ));
     }
     let (sink, window, block) = (cell.sink_blocks, cell.window_blocks, cell.block);
     let window = if cell.mode == Mode::Window { 0 } else { window };

@@ -5,6 +5,8 @@ mod check;
 mod label;
 mod resolved;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 pub use cells::PlannedCell;
@@ -52,11 +54,15 @@ impl Plan {
         if repeats == 0 {
             bail!(Error::setting("run.repeats", "0 repeats decode nothing; give at least 1"));
         }
-        let default_name = || source.path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
+        let default_name =
+            || source.path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
         let name = run.name.clone().unwrap_or_else(default_name);
         let seed = run.seed.unwrap_or(0);
         if seed > i64::MAX as u64 {
-            bail!(Error::setting("run.seed", format!("{seed} is above {}, the largest TOML number", i64::MAX)));
+            bail!(Error::setting(
+                "run.seed",
+                format!("{seed} is above {}, the largest TOML number", i64::MAX)
+            ));
         }
         let protocol = run.protocol.unwrap_or(Protocol::Decode);
         let model = spec.model.path.clone().unwrap_or_else(|| "nano".to_owned());
@@ -71,7 +77,18 @@ impl Plan {
             ("model", "path", model.clone().into(), origin("model.path", spec.model.path.is_some())),
         ];
         let jobs = run.jobs.filter(|&j| j > 0);
-        Ok(Self { name, seed, protocol, repeats, jobs, model, tasks, cells, notes: source.notes.clone(), head })
+        Ok(Self {
+            name,
+            seed,
+            protocol,
+            repeats,
+            jobs,
+            model,
+            tasks,
+            cells,
+            notes: source.notes.clone(),
+            head,
+        })
     }
 
     /// Samples that run.

@@ -52,7 +52,8 @@ pub(super) fn plan(source: &Source, app: &App) -> Result<Vec<PlannedTask>> {
     label(&mut tasks);
     for (i, task) in tasks.iter().enumerate() {
         if tasks[..i].iter().any(|t| t.label == task.label) {
-            let what = format!("two tasks are called `{}`; give one of them a `label` of its own", task.label);
+            let what =
+                format!("two tasks are called `{}`; give one of them a `label` of its own", task.label);
             bail!(Error::setting("task.label", what));
         }
     }
@@ -68,7 +69,8 @@ fn one(source: &Source, i: usize, spec: &TaskSpec, length: usize) -> Result<Plan
     if length == 0 {
         bail!(Error::setting("task.length", "0 tokens; a prompt needs at least 1"));
     }
-    let task = find_task(&spec.name, &Params { table: spec.own.clone(), seed: source.spec.run.seed.unwrap_or(0) })?;
+    let task =
+        find_task(&spec.name, &Params { table: spec.own.clone(), seed: source.spec.run.seed.unwrap_or(0) })?;
     let limit = source.spec.run.limit;
     let (indices, taken) = match (&spec.indices, limit) {
         (Some(indices), None) => (indices.clone(), source.origin(&format!("task.{i}.indices"), true)),

@@ -158,7 +158,8 @@ impl<'a, B: Backend> Context<'a, B> {
                 (true, Some(first)) => vec![first],
                 _ => Vec::new(),
             };
-            let over = job.max_new() == 0 || generated.last().is_some_and(|t| !job.fidelity && self.eos.contains(t));
+            let over =
+                job.max_new() == 0 || generated.last().is_some_and(|t| !job.fidelity && self.eos.contains(t));
             lanes.push(Lane {
                 job,
                 reference: *reference,
@@ -188,7 +189,8 @@ impl<'a, B: Backend> Context<'a, B> {
         let (pools, usage) = (pools.collect::<Vec<_>>(), decoder.allocated());
         let finish = |(lane, (_, ready, _)): (Lane<'a>, &(&Job, &Ready<B>, _))| {
             let (mut done, reference) = self.finish(lane, cell, repeat, covered)?;
-            let timing = done.timing.as_mut().ok_or_else(|| Error::Invariant("a decode without times".into()))?;
+            let timing =
+                done.timing.as_mut().ok_or_else(|| Error::Invariant("a decode without times".into()))?;
             timing.batch = jobs.len();
             timing.prefill_s = ready.seconds;
             timing.prefill_tokens = ready.prefix.tokens.len();
@@ -230,12 +232,20 @@ impl<'a, B: Backend> Context<'a, B> {
             return Ok(());
         }
         let reference = lane.reference.and_then(|r| r.logits.get(lane.steps - 1));
-        let missing = || Error::Invariant("dense decoding of this sample failed, there is nothing to compare with".into());
+        let missing = || {
+            Error::Invariant("dense decoding of this sample failed, there is nothing to compare with".into())
+        };
         add_position(sums, reference.ok_or_else(missing)?, logits, token);
         Ok(())
     }
 
-    fn finish(&self, lane: Lane<'_>, cell: usize, repeat: u32, covered: bool) -> Result<(Measured, Reference)> {
+    fn finish(
+        &self,
+        lane: Lane<'_>,
+        cell: usize,
+        repeat: u32,
+        covered: bool,
+    ) -> Result<(Measured, Reference)> {
         let key = self.key(lane.job, cell, repeat);
         let mut sample = self.blank(lane.job, cell, repeat, None);
         lane.tally.finish(&mut sample);
@@ -243,7 +253,8 @@ impl<'a, B: Backend> Context<'a, B> {
         let text_of: Vec<u32> = lane.generated.iter().copied().filter(|t| !self.eos.contains(t)).collect();
         sample.covered = covered;
         sample.text = self.tokenizer.decode(&text_of)?;
-        sample.score = (!lane.job.fidelity).then(|| task.score(&lane.job.sample, &lane.generated, &sample.text));
+        sample.score =
+            (!lane.job.fidelity).then(|| task.score(&lane.job.sample, &lane.generated, &sample.text));
         sample.generated = lane.generated;
         sample.fidelity = lane.fidelity;
         let layers = lane.tally.layer_records(&key);

@@ -21,7 +21,10 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
     println!("# {} samples × {} cells × {} repeats", plan.samples(), plan.cells.len(), plan.repeats);
     println!("# memory beside the weights, for the longest sample (MiB)");
     let width = plan.cells.iter().map(|c| c.label.len()).max().unwrap_or(4).max(4);
-    println!("# {:<width$}  {:>5} {:>9} {:>6}  {:>9} {:>9}  {}", "cell", "K", "C", "batch", "device", "host", "largest");
+    println!(
+        "# {:<width$}  {:>5} {:>9} {:>6}  {:>9} {:>9}  largest",
+        "cell", "K", "C", "batch", "device", "host"
+    );
     for cell in &plan.cells {
         let longest = samples.jobs.iter().max_by_key(|j| j.prefix + j.max_new());
         let Some(job) = longest else { continue };
@@ -29,7 +32,11 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         let length = SeqLength { prompt: job.prefix, max_new: job.max_new() };
         let spec = cell.summary.as_ref();
         let (name, table) = spec.map_or(("", toml::Table::new()), |s| (s.name.as_str(), s.table.clone()));
-        let entry = if name.is_empty() { app.summaries.first() } else { Some(find("summary", &app.summaries, name)?) };
+        let entry = if name.is_empty() {
+            app.summaries.first()
+        } else {
+            Some(find("summary", &app.summaries, name)?)
+        };
         let Some(entry) = entry else { continue };
         let summary = (entry.build)(&Params { table, seed: 0 })?;
         let memory = MemoryPlan::new(g, &settings, &vec![length; cell.batch], summary.as_ref());

@@ -18,7 +18,9 @@ const DIGITS: usize = 16;
 pub fn versions(plan: &Plan, app: &App) -> Result<BTreeMap<String, u32>> {
     let mut versions = BTreeMap::new();
     for cell in &plan.cells {
-        for (kind, key) in [("summary", "summary"), ("evictor", "evictor"), ("predictor", "predictor"), ("draft", "draft")] {
+        for (kind, key) in
+            [("summary", "summary"), ("evictor", "evictor"), ("predictor", "predictor"), ("draft", "draft")]
+        {
             let Some(spec) = cell.policy(key) else { continue };
             let version = match kind {
                 "summary" => find(kind, &app.summaries, &spec.name)?.version,
@@ -47,7 +49,12 @@ pub fn code() -> CodeRecord {
 ///
 /// The output folder, the number of workers and the log level are no part of it: they change no result. The code is
 /// in it as the hash of its sources, which names dirty checkouts and tarballs as exactly as commits.
-pub fn fingerprint(plan: &Plan, opened: &Opened, samples: &Samples, versions: &BTreeMap<String, u32>) -> BTreeMap<String, String> {
+pub fn fingerprint(
+    plan: &Plan,
+    opened: &Opened,
+    samples: &Samples,
+    versions: &BTreeMap<String, u32>,
+) -> BTreeMap<String, String> {
     let sha = |text: &str| hex(&Sha256::digest(text.as_bytes()));
     let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
     let all = versions.iter().map(|(name, v)| format!("{name}@{v}")).collect::<Vec<_>>().join(" ");

@@ -55,8 +55,12 @@ pub fn counters(cells: &[CellRecord], model: &ModelRecord, records: &Records) ->
 
 /// Cells whose budget covers the context must take dense decoding's tokens.
 pub fn covered(dense: &str, records: &Records) -> Invariant {
-    let of_dense: HashMap<(&str, u32), &SampleRecord> =
-        records.samples.iter().filter(|s| s.cell == dense).map(|s| ((s.sample.as_str(), s.repeat), s)).collect();
+    let of_dense: HashMap<(&str, u32), &SampleRecord> = records
+        .samples
+        .iter()
+        .filter(|s| s.cell == dense)
+        .map(|s| ((s.sample.as_str(), s.repeat), s))
+        .collect();
     let (mut n, mut broken) = (0, Vec::new());
     for s in records.samples.iter().filter(|s| s.covered) {
         let Some(reference) = of_dense.get(&(s.sample.as_str(), s.repeat)) else { continue };
@@ -98,7 +102,9 @@ fn comparable(low: &CellRecord, high: &CellRecord) -> bool {
     if high.mode == "dense" {
         return true;
     }
-    let shape = |c: &CellRecord| (c.budget.clone(), c.block_tokens, c.sink_blocks, c.window_blocks, c.summary.clone());
+    let shape = |c: &CellRecord| {
+        (c.budget.clone(), c.block_tokens, c.sink_blocks, c.window_blocks, c.summary.clone())
+    };
     let same_cap = low.mode == "static" || low.cap == high.cap;
     shape(low) == shape(high) && low.attend == high.attend && same_cap
 }
@@ -108,9 +114,12 @@ fn goodness(s: &SampleRecord) -> Option<f64> {
     s.score.or_else(|| s.fidelity.as_ref().map(|f| -f.kl / f.positions.max(1) as f64))
 }
 
+/// The samples of a (cell, task) by (sample, repeat).
+type BySample<'a> = BTreeMap<(&'a str, u32), &'a SampleRecord>;
+
 /// static ≤ policy ≤ oracle ≤ dense on each task, within two standard errors of the paired difference.
 pub fn order(cells: &[CellRecord], rows: &[RowRecord], records: &Records) -> Invariant {
-    let mut by: BTreeMap<(&str, &str), BTreeMap<(&str, u32), &SampleRecord>> = BTreeMap::new();
+    let mut by: BTreeMap<(&str, &str), BySample<'_>> = BTreeMap::new();
     for s in &records.samples {
         by.entry((&s.cell, &s.task)).or_default().insert((&s.sample, s.repeat), s);
     }
@@ -121,7 +130,9 @@ pub fn order(cells: &[CellRecord], rows: &[RowRecord], records: &Records) -> Inv
         for (high, _) in ranked().filter(|(high, b)| *b > a && comparable(low, high)) {
             let tasks = rows.iter().filter(|r| r.cell == low.label && !noise.contains(&r.task.as_str()));
             for task in tasks.map(|r| r.task.as_str()) {
-                let (Some(l), Some(h)) = (by.get(&(&low.label, task)), by.get(&(&high.label, task))) else { continue };
+                let (Some(l), Some(h)) = (by.get(&(&low.label, task)), by.get(&(&high.label, task))) else {
+                    continue;
+                };
                 let mut differences = Values::default();
                 for (key, s) in l {
                     if let (Some(x), Some(y)) = (goodness(s), h.get(key).and_then(|s| goodness(s))) {
@@ -131,10 +142,18 @@ pub fn order(cells: &[CellRecord], rows: &[RowRecord], records: &Records) -> Inv
                 let (Some(mean), Some(error)) = (differences.mean(), differences.stderr()) else { continue };
                 n += 1;
                 if mean > 1e-9 && mean > ERRORS * error {
-                    broken.push(format!("`{}` beats `{}` on {task} by {mean:.4} ± {error:.4}", low.label, high.label));
+                    broken.push(format!(
+                        "`{}` beats `{}` on {task} by {mean:.4} ± {error:.4}",
+                        low.label, high.label
+                    ));
                 }
             }
         }
     }
-    invariant("static ≤ policy ≤ oracle ≤ dense, within 2 s.e. of the paired difference", n, broken, Verdict::Warning)
+    invariant(
+        "static ≤ policy ≤ oracle ≤ dense, within 2 s.e. of the paired difference",
+        n,
+        broken,
+        Verdict::Warning,
+    )
 }

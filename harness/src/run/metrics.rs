@@ -39,7 +39,10 @@ impl Group<'_> {
     pub fn metrics(&self) -> Metrics {
         let mut m = Metrics::new();
         let mut scores = Values::default();
-        self.samples.iter().filter_map(|s| Some((s, s.score?))).for_each(|(s, v)| scores.push(&s.document, v));
+        self.samples
+            .iter()
+            .filter_map(|s| Some((s, s.score?)))
+            .for_each(|(s, v)| scores.push(&s.document, v));
         put(&mut m, "accuracy", scores.metric("share", Some(true)));
         self.fidelity(&mut m);
         self.traffic(&mut m);
@@ -70,7 +73,11 @@ impl Group<'_> {
             values.push(document, ppl * own - ppl_dense * reference);
         }
         put(m, "ppl_delta", values.metric_as(ppl - ppl_dense, "perplexity", Some(false)));
-        put(m, "ppl", Values::metric_as(&values, ppl, "perplexity", Some(false)).map(|x| Metric { stderr: None, ..x }));
+        put(
+            m,
+            "ppl",
+            Values::metric_as(&values, ppl, "perplexity", Some(false)).map(|x| Metric { stderr: None, ..x }),
+        );
     }
 
     fn traffic(&self, m: &mut Metrics) {
@@ -119,7 +126,8 @@ impl Group<'_> {
         let mut values = Values::default();
         for sample in &self.samples {
             let Some(records) = self.layers.get(&(sample.sample.as_str(), sample.repeat)) else { continue };
-            let own: Vec<f64> = records.iter().filter_map(|l| figure(pick(l)?)).map(|(a, b)| finish(name, a / b)).collect();
+            let own: Vec<f64> =
+                records.iter().filter_map(|l| figure(pick(l)?)).map(|(a, b)| finish(name, a / b)).collect();
             if !own.is_empty() {
                 values.push(&sample.document, own.iter().sum::<f64>() / own.len() as f64);
             }
@@ -151,7 +159,12 @@ impl Group<'_> {
         })
     }
 
-    fn pooled(&self, layer: usize, figure: Figure, pick: fn(&LayerRecord) -> Option<&AuditStats>) -> Option<f64> {
+    fn pooled(
+        &self,
+        layer: usize,
+        figure: Figure,
+        pick: fn(&LayerRecord) -> Option<&AuditStats>,
+    ) -> Option<f64> {
         let sums = self.of_layer(layer).filter_map(|(_, l)| figure(pick(l)?));
         let (above, below) = sums.fold((0.0, 0.0), |acc, x| (acc.0 + x.0, acc.1 + x.1));
         (below > 0.0).then(|| above / below)
@@ -162,7 +175,9 @@ impl Group<'_> {
         let of = |layer| {
             let mut m = Metrics::new();
             for (name, figure) in FIGURES {
-                let sums = self.of_layer(layer).filter_map(|(d, l)| figure(l.audit.as_ref()?).map(|(a, b)| (d, a, b)));
+                let sums = self
+                    .of_layer(layer)
+                    .filter_map(|(d, l)| figure(l.audit.as_ref()?).map(|(a, b)| (d, a, b)));
                 let sums: Vec<_> = sums.collect();
                 let metric = ratio(sums.into_iter(), "share", Some(name != "output_error"));
                 let finished = metric.map(|x| Metric {

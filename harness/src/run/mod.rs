@@ -193,8 +193,12 @@ impl Sitting<'_> {
         dir.write_json(output::FINGERPRINT, &self.parts)?;
         dir.write(output::CONFIG, self.plan.resolved().text.as_bytes())?;
         dir.write_json(output::ENVIRONMENT, &identity::environment(versions, "cpu"))?;
-        let machine = |wall_s| Machine { wall_s, jobs: self.jobs, threads: self.threads, ..Machine::default() };
-        dir.write_json(output::RESULTS, &results::summarise(self.plan, &frame, &before, machine(wall_before)))?;
+        let machine =
+            |wall_s| Machine { wall_s, jobs: self.jobs, threads: self.threads, ..Machine::default() };
+        dir.write_json(
+            output::RESULTS,
+            &results::summarise(self.plan, &frame, &before, machine(wall_before)),
+        )?;
         eprintln!("run {fingerprint}: {} samples × {} cells", self.plan.samples(), self.plan.cells.len());
         let done: HashSet<UnitKey> =
             before.samples.iter().map(|s| (s.sample.clone(), s.cell.clone(), s.repeat)).collect();

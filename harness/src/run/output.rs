@@ -163,7 +163,8 @@ impl RunDir {
         for file in [RESULTS, SAMPLES, LAYERS, TIMINGS, CONFIG, ENVIRONMENT, FINGERPRINT] {
             match fs::remove_file(self.path.join(file)) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(e).with_context(|| format!("{}: can't be removed", self.path.join(file).display()));
+                    return Err(e)
+                        .with_context(|| format!("{}: can't be removed", self.path.join(file).display()));
                 }
                 _ => {}
             }
@@ -362,5 +363,33 @@ mod tests {
             let error = open("abc", existing).unwrap_err().to_string();
             assert!(error.contains("another fingerprint"), "{error}");
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_named_with_the_way_out() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = RunDir { path: root.path().to_owned() };
+        std::os::unix::fs::symlink("/dev/full", root.path().join(TIMINGS)).unwrap();
+        let timing = TimingRecord {
+            sample: "s".into(),
+            task: "t".into(),
+            cell: "c".into(),
+            repeat: 0,
+            batch: 1,
+            step_s: vec![1.0],
+            step_tokens: vec![1],
+            exposed_s: vec![0.0],
+            prefill_s: 1.0,
+            prefill_tokens: 1,
+            pools: Vec::new(),
+            allocated: 0,
+        };
+        let mut appender = dir.append().unwrap();
+        let error = put(&mut appender.timings, &jsonl(&[timing]).unwrap()).unwrap_err().to_string();
+        assert!(
+            error.contains(TIMINGS) && error.contains("free some space") && error.contains("--resume"),
+            "{error}"
+        );
     }
 }

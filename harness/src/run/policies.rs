@@ -37,7 +37,8 @@ pub fn build<B: Backend>(
         let spec = cell.draft.as_ref().map_or_else(|| PolicySpec::named("none"), |d| d.spec.clone());
         let key = spec.to_string();
         if !drafts.contains_key(&key) {
-            let factory = draft(&spec, opened, backend, model).with_context(|| format!("cell `{}`", cell.label))?;
+            let factory =
+                draft(&spec, opened, backend, model).with_context(|| format!("cell `{}`", cell.label))?;
             drafts.insert(key.clone(), factory);
         }
         let factory = drafts[&key].clone();

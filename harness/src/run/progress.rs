@@ -11,10 +11,14 @@ pub struct Progress {
 impl Progress {
     /// A bar over `units` of which `done` are done already.
     pub fn new(units: u64, done: u64) -> Self {
-        let target =
-            if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
         let bar = ProgressBar::with_draw_target(Some(units), target).with_position(done);
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} decodes  {per_sec}  {eta} left  {msg}");
+        let style =
+            ProgressStyle::with_template("{bar:24} {pos}/{len} decodes  {per_sec}  {eta} left  {msg}");
         if let Ok(style) = style {
             bar.set_style(style);
         }

@@ -7,8 +7,8 @@ use super::samples::Samples;
 use super::{invariants, timing};
 use crate::plan::{Plan, PlannedCell};
 use crate::record::{
-    CellRecord, Failure, Invariant, Machine, ModelRecord, Outcome, Results, RowRecord, SCHEMA_VERSION, SampleRecord, Status,
-    TaskRecord, TimingRecord, TimingRow, Verdict,
+    CellRecord, Failure, Invariant, Machine, ModelRecord, Outcome, Results, RowRecord, SCHEMA_VERSION,
+    SampleRecord, Status, TaskRecord, TimingRecord, TimingRow, Verdict,
 };
 use oasis_core::settings::{Emit, Mode, Scope};
 use std::collections::HashMap;
@@ -92,14 +92,20 @@ fn cell(c: &PlannedCell, ideal: bool, length: usize) -> CellRecord {
 
 /// Puts records into the order of the plan, so that the number of workers leaves no trace.
 pub fn sort(records: &mut Records, frame: &Frame) {
-    let cells: HashMap<&str, usize> = frame.cells.iter().enumerate().map(|(i, c)| (c.label.as_str(), i)).collect();
-    let tasks: HashMap<&str, usize> = frame.tasks.iter().enumerate().map(|(i, t)| (t.label.as_str(), i)).collect();
+    let cells: HashMap<&str, usize> =
+        frame.cells.iter().enumerate().map(|(i, c)| (c.label.as_str(), i)).collect();
+    let tasks: HashMap<&str, usize> =
+        frame.tasks.iter().enumerate().map(|(i, t)| (t.label.as_str(), i)).collect();
     let at = |cell: &str, task: &str| (tasks.get(task).copied(), cells.get(cell).copied());
     let index: HashMap<String, usize> = records.samples.iter().map(|s| (s.sample.clone(), s.index)).collect();
     let of = |sample: &str| index.get(sample).copied();
     records.samples.sort_by_key(|s| (at(&s.cell, &s.task).0, s.index, s.repeat, at(&s.cell, &s.task).1));
-    records.layers.sort_by_key(|l| (at(&l.cell, &l.task).0, of(&l.sample), l.repeat, at(&l.cell, &l.task).1, l.layer));
-    records.timings.sort_by_key(|t| (at(&t.cell, &t.task).0, of(&t.sample), t.repeat, at(&t.cell, &t.task).1));
+    records
+        .layers
+        .sort_by_key(|l| (at(&l.cell, &l.task).0, of(&l.sample), l.repeat, at(&l.cell, &l.task).1, l.layer));
+    records
+        .timings
+        .sort_by_key(|t| (at(&t.cell, &t.task).0, of(&t.sample), t.repeat, at(&t.cell, &t.task).1));
 }
 
 /// A summary of everything recorded so far.
@@ -221,18 +227,29 @@ fn warnings(
     for cell in &frame.cells {
         let own = || rows.iter().filter(|r| r.cell == cell.label);
         if own().any(|r| r.n_done > 0) && own().filter(|r| r.n_done > 0).all(|r| r.covered) {
-            warnings.push(format!("cell `{}`: the budget covers every context, it equals dense decoding", cell.label));
+            warnings.push(format!(
+                "cell `{}`: the budget covers every context, it equals dense decoding",
+                cell.label
+            ));
         }
-        let never = |r: &RowRecord| r.metrics.get("acceptance_length").is_some_and(|a| a.value == 1.0 && a.n > 1);
+        let never =
+            |r: &RowRecord| r.metrics.get("acceptance_length").is_some_and(|a| a.value == 1.0 && a.n > 1);
         if own().any(never) && own().filter(|r| r.metrics.contains_key("acceptance_length")).all(never) {
-            warnings.push(format!("cell `{}`: not one draft token was right; is it the right draft head?", cell.label));
+            warnings.push(format!(
+                "cell `{}`: not one draft token was right; is it the right draft head?",
+                cell.label
+            ));
         }
-        let nans: u64 = records.samples.iter().filter(|s| s.cell == cell.label).map(|s| s.counters.nans).sum();
+        let nans: u64 =
+            records.samples.iter().filter(|s| s.cell == cell.label).map(|s| s.counters.nans).sum();
         if nans > 0 {
             warnings.push(format!("cell `{}`: {nans} block scores were NaN and ranked last", cell.label));
         }
         if cell.ideal {
-            warnings.push(format!("cell `{}`: its draft knows the right tokens; an upper bound, no method", cell.label));
+            warnings.push(format!(
+                "cell `{}`: its draft knows the right tokens; an upper bound, no method",
+                cell.label
+            ));
         }
     }
     warnings

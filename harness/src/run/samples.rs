@@ -88,10 +88,16 @@ pub fn make(plan: &Plan, checkpoint: &Checkpoint) -> Result<Samples> {
             let job = Job::new(plan, t, sample);
             let needed = job.prefix + job.max_new() + 1;
             if job.prefix == 0 {
-                bail!("task `{}`, sample {}: the prompt has 0 tokens; it needs at least 1", task.label, job.key);
+                bail!(
+                    "task `{}`, sample {}: the prompt has 0 tokens; it needs at least 1",
+                    task.label,
+                    job.key
+                );
             }
             if needed > most {
-                let what = format!("a prompt and answer of {needed} tokens; the model has {most} positions: shorten it");
+                let what = format!(
+                    "a prompt and answer of {needed} tokens; the model has {most} positions: shorten it"
+                );
                 return Err(Error::setting("task.length", what)).with_context(named);
             }
             jobs.push(job);

@@ -1,7 +1,7 @@
 //! What one sequence did, added up step by step.
 
-use crate::record::{Counters, DraftSums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord};
 use crate::record::FidelitySums;
+use crate::record::{Counters, DraftSums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord};
 use oasis_core::stats::{AuditStats, SeqReport, StepSeconds};
 
 /// Names of a (sample, cell, repeat).
@@ -46,7 +46,11 @@ pub struct Tally {
 impl Tally {
     /// An empty one; `drafts`: the cell has a draft source of this depth.
     pub fn new(layers: usize, drafts: Option<usize>) -> Self {
-        let sums = |depth| DraftSums { offered_at: vec![0; depth], accepted_at: vec![0; depth], ..Default::default() };
+        let sums = |depth| DraftSums {
+            offered_at: vec![0; depth],
+            accepted_at: vec![0; depth],
+            ..Default::default()
+        };
         Self { layers: vec![LayerTally::default(); layers], drafts: drafts.map(sums), ..Self::default() }
     }
 

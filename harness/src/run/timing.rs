@@ -35,10 +35,12 @@ pub fn metrics(records: &[&TimingRecord], decode: bool) -> Metrics {
     if !decode {
         return metrics;
     }
-    let (mut steps, mut tpot, mut rate, mut exposed) = (Vec::new(), Vec::new(), Values::default(), Values::default());
+    let (mut steps, mut tpot, mut rate, mut exposed) =
+        (Vec::new(), Vec::new(), Values::default(), Values::default());
     let (mut all_tokens, mut all_seconds) = (0.0, 0.0);
     for r in records {
-        let (after, tokens) = (&r.step_s[WARM_UP.min(r.step_s.len())..], &r.step_tokens[WARM_UP.min(r.step_tokens.len())..]);
+        let (after, tokens) =
+            (&r.step_s[WARM_UP.min(r.step_s.len())..], &r.step_tokens[WARM_UP.min(r.step_tokens.len())..]);
         let (seconds, tokens) = (after.iter().sum::<f64>(), f64::from(tokens.iter().sum::<u32>()));
         if tokens == 0.0 || seconds <= 0.0 {
             continue;

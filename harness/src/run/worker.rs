@@ -197,9 +197,9 @@ impl<B: Backend> Bundle<'_, '_, B> {
                 }
                 Ok(())
             }
-            Err(_) if batch.len() > 1 => {
-                batch.iter().try_for_each(|job| self.batch(engine, unit, std::slice::from_ref(job), references))
-            }
+            Err(_) if batch.len() > 1 => batch
+                .iter()
+                .try_for_each(|job| self.batch(engine, unit, std::slice::from_ref(job), references)),
             Err(error) => self.fail(unit, batch[0], error),
         }
     }

@@ -67,7 +67,8 @@ impl Source {
 pub fn load(path: &Path, sets: &[(String, String)]) -> Result<Source> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{}: the configuration can't be read", path.display()))?;
-    let named = |e: toml::de::Error| anyhow!("{}: {}", path.display(), did_you_mean(e.to_string().trim_end()));
+    let named =
+        |e: toml::de::Error| anyhow!("{}: {}", path.display(), did_you_mean(e.to_string().trim_end()));
     let typed: Spec = toml::from_str(&text).map_err(named)?;
     let notes = literal_escapes(&text, path);
     let mut set = BTreeMap::new();
@@ -104,7 +105,8 @@ fn place(table: &mut toml::Table, key: &str, text: &str, set: &mut BTreeMap<Stri
             .with_context(|| format!("--set {key}={text}"));
     }
     let mut root = toml::Value::Table(std::mem::take(table));
-    let done = descend(&mut root, &parts, "", &value(text), set).with_context(|| format!("--set {key}={text}"));
+    let done =
+        descend(&mut root, &parts, "", &value(text), set).with_context(|| format!("--set {key}={text}"));
     if let toml::Value::Table(t) = root {
         *table = t;
     }

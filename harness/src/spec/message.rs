@@ -26,7 +26,10 @@ mod tests {
     fn the_nearest_known_name_is_offered() {
         let m = "unknown field `budgt`, expected one of `mode`, `budget`, `cap`";
         assert!(did_you_mean(m).ends_with("did you mean `budget`?"));
-        assert_eq!(did_you_mean("unknown field `zzzzzz`, expected `mode`"), "unknown field `zzzzzz`, expected `mode`");
+        assert_eq!(
+            did_you_mean("unknown field `zzzzzz`, expected `mode`"),
+            "unknown field `zzzzzz`, expected `mode`"
+        );
         assert_eq!(did_you_mean("invalid type"), "invalid type");
     }
 }

@@ -55,7 +55,9 @@ impl Visitor<'_> for BudgetVisitor {
     }
 
     fn visit_i64<E: de::Error>(self, v: i64) -> Result<Budget, E> {
-        usize::try_from(v).map(Budget::Tokens).map_err(|_| E::custom(format!("a budget of {v} tokens; give at least one block")))
+        usize::try_from(v)
+            .map(Budget::Tokens)
+            .map_err(|_| E::custom(format!("a budget of {v} tokens; give at least one block")))
     }
 
     fn visit_str<E: de::Error>(self, v: &str) -> Result<Budget, E> {
@@ -102,8 +104,9 @@ impl Visitor<'_> for CapVisitor {
     }
 
     fn visit_i64<E: de::Error>(self, v: i64) -> Result<FetchCap, E> {
-        let blocks = usize::try_from(v)
-            .map_err(|_| E::custom(format!("a fetch cap of {v} blocks; 0 fetches nothing, \"unlimited\" has no cap")))?;
+        let blocks = usize::try_from(v).map_err(|_| {
+            E::custom(format!("a fetch cap of {v} blocks; 0 fetches nothing, \"unlimited\" has no cap"))
+        })?;
         Ok(FetchCap(Cap::Blocks(blocks)))
     }
 
@@ -165,7 +168,8 @@ impl std::str::FromStr for Limit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no limit: give a count (4) or a share above 0 and below 1 (0.25 or 25%)");
+        let bad =
+            || format!("`{text}` is no limit: give a count (4) or a share above 0 and below 1 (0.25 or 25%)");
         let share = |f: f64| if f > 0.0 && f < 1.0 { Ok(Self::Share(f)) } else { Err(bad()) };
         if let Ok(n) = text.parse::<usize>() {
             return if n > 0 { Ok(Self::Count(n)) } else { Err(bad()) };

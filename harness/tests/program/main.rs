@@ -1,0 +1,5 @@
+//! The program as its users meet it: configurations in, folders of records out.
+
+mod bad_input;
+mod run;
+mod support;
