@@ -18,7 +18,7 @@ pub struct Args {
 }
 
 /// What a name can stand for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Kind {
     /// What the device remembers of a block
     Summaries,

@@ -49,9 +49,9 @@ impl Kind {
 
     fn template(self) -> &'static str {
         match self {
-            Self::Evictor => include_str!("scaffold/templates/evictor.rs.txt"),
-            Self::Summary => include_str!("scaffold/templates/summary.rs.txt"),
-            Self::Predictor => include_str!("scaffold/templates/predictor.rs.txt"),
+            Self::Evictor => include_str!("scaffold/templates/evictor.rs"),
+            Self::Summary => include_str!("scaffold/templates/summary.rs"),
+            Self::Predictor => include_str!("scaffold/templates/predictor.rs"),
         }
     }
 
@@ -205,11 +205,12 @@ fn is_repository(root: &Path) -> bool {
     says("Cargo.toml", "[workspace]") && says("policies/Cargo.toml", "name = \"oasis-policies\"")
 }
 
+/// Policies' templates are Rust that is compiled and tested under the placeholder's name.
 fn filled(template: &str, kind: Kind, name: &Name) -> String {
     template
-        .replace("@name@", &name.kebab)
-        .replace("@Type@", &name.camel)
-        .replace("@module@", &name.module)
+        .replace("placeholder-name", &name.kebab)
+        .replace("PlaceholderName", &name.camel)
+        .replace("placeholder_name", &name.module)
         .replace("@kind@", kind.word())
         .replace("@an@", article(kind))
 }
@@ -231,7 +232,7 @@ fn in_tree(kind: Kind, name: &Name, root: &Path) -> Result<String> {
     if let Some((path, text)) = texts.last_mut() {
         *text = insert::row(text, kind.table(), &row).with_context(|| by_hand(path))?;
     }
-    create(&file, &filled(kind.template(), kind, name))?;
+    create(&file, &insert::formatted(&filled(kind.template(), kind, name), root))?;
     if let Err(e) = replace_all(&texts, root) {
         // Half a policy is worse than none.
         fs::remove_file(&file).with_context(|| format!("{}: cannot be removed again", file.display()))?;
@@ -297,7 +298,8 @@ fn out_of_tree(kind: Kind, name: &Name, here: &Path, oasis: Option<&Path>) -> Re
     for (path, text) in &files {
         create(&dir.join(path), text)?;
     }
-    create(&dir.join(format!("src/{}.rs", name.module)), &filled(kind.template(), kind, name))?;
+    let policy = insert::formatted(&filled(kind.template(), kind, name), &oasis);
+    create(&dir.join(format!("src/{}.rs", name.module)), &policy)?;
     Ok(format!(
         "wrote    {0}/Cargo.toml, {0}/src/main.rs, {0}/src/{1}.rs\nnext     edit the last, then `cd {0} && cargo run --release -- check {0}`\n",
         name.kebab, name.module

@@ -28,6 +28,8 @@ pub const HIT_RATE: &str = "hit_rate";
 pub const DROPPED: &str = "dropped";
 /// Fetched in vain.
 pub const WASTED: &str = "wasted_fetches";
+/// Drafts whose first token was right.
+pub const DRAFT_RIGHT: &str = "draft_right";
 /// Tokens a draft yields.
 pub const ACCEPTANCE: &str = "acceptance_length";
 
@@ -83,6 +85,7 @@ pub const DEFINITIONS: &[(&str, &str, &str)] = &[
         "wasted a step",
         "fetched blocks that left without ever having had the mean block's share of attention mass",
     ),
+    (DRAFT_RIGHT, "drafts right", "share of the drafted steps whose first draft token was the one that came"),
     (
         ACCEPTANCE,
         "acceptance",

@@ -98,6 +98,7 @@ const TRAFFIC: &[Spec] = &[
 const MORE: &[Spec] = &[
     (metric::OUTPUT_ERROR, "output\nerror", share),
     (metric::WASTED, "wasted\na step", significant),
+    (metric::DRAFT_RIGHT, "drafts\nright", share),
     (metric::ACCEPTANCE, "acceptance", share),
 ];
 
@@ -176,21 +177,51 @@ pub fn fidelity(view: &View<'_>, digits: Digits) -> Option<Grid> {
     Some(grid)
 }
 
-/// Times and throughput, cells without audit only; one row a cell and task.
+/// Throughput of the cells that have one (no audit), averaged over tasks: (metric, title).
+const SPEED: &[(&str, &str)] = &[
+    ("decode_tok_s", "decode\ntok/s"),
+    ("step_ms_p50", "step ms\np50"),
+    ("tpot_ms_p50", "TPOT ms\np50"),
+    ("exposed_transfer_ms", "exposed\nms a step"),
+];
+
+/// Speed for the terminal: one row a cell.
+pub fn speed(view: &View<'_>) -> Option<Grid> {
+    let timed = |l: &&Line<'_>| speed_of(view, l, SPEED[0].0).is_some();
+    let lines: Vec<&Line<'_>> = view.lines.iter().filter(timed).collect();
+    if lines.is_empty() {
+        return None;
+    }
+    let mut grid = Grid::default();
+    grid.words("cell", lines.iter().map(|l| Some(named(l))).collect());
+    grid.numbers("budget", lines.iter().map(|l| l.cell.budget_tokens.map(|b| b.to_string())).collect());
+    grid.words("cap (C)", lines.iter().map(|l| l.cap()).collect());
+    for (name, title) in SPEED {
+        grid.numbers(title, lines.iter().map(|l| speed_of(view, l, name).map(units::significant)).collect());
+    }
+    Some(grid)
+}
+
+fn speed_of(view: &View<'_>, line: &Line<'_>, name: &str) -> Option<f64> {
+    let rows = view.results.machine.rows.iter().filter(|r| r.cell == line.cell.label);
+    let values: Vec<f64> = rows.filter_map(|r| r.metrics.get(name)).map(|m| m.value).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// All times; one row a cell and task.
 pub fn times(view: &View<'_>) -> Option<Grid> {
-    let rows = &view.results.machine.rows;
+    let rows: Vec<_> = view.results.machine.rows.iter().filter(|r| !r.metrics.is_empty()).collect();
     let mut names: Vec<&str> = rows.iter().flat_map(|r| r.metrics.keys()).map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();
     if names.is_empty() {
         return None;
     }
-    let rows: Vec<_> = rows.iter().filter(|r| !r.metrics.is_empty()).collect();
     let mut grid = Grid::default();
     grid.words("cell", rows.iter().map(|r| Some(r.cell.clone())).collect());
     grid.words("task", rows.iter().map(|r| Some(r.task.clone())).collect());
     for name in names {
-        let title = name.replace("_ms", "\nms").replace("_tok_s", "\ntok/s").replace('_', " ");
+        let title = name.replace("_tok_s", " tok/s").replace('_', " ");
         let cells = rows.iter().map(|r| r.metrics.get(name).map(|m| significant(m.into(), 2)));
         grid.numbers(&title, cells.collect());
     }

@@ -18,7 +18,7 @@ pub fn render(results: &Results, width: u16) -> String {
     for (title, grid) in [
         ("accuracy by task", tables::by_task(&view, 2)),
         ("distance from dense", tables::fidelity(&view, 2)),
-        ("times", tables::times(&view)),
+        ("speed (mean over tasks)", tables::speed(&view)),
     ] {
         if let Some(grid) = grid {
             out += &format!("\n{title}\n{}", grid.terminal(width));

@@ -205,7 +205,8 @@ fn traits(c: &CellRecord) -> [(&'static str, Option<String>); 10] {
         ("attend ", Some(c.attend.clone())),
         ("emit ", Some(c.emit.clone())),
         ("block ", Some(c.block_tokens.to_string())),
-        ("pinned ", Some(format!("{}+{}", c.sink_blocks, c.window_blocks))),
+        // A window is as long as its budget: no trait of its own.
+        ("pinned ", (c.mode != "window").then(|| format!("{}+{}", c.sink_blocks, c.window_blocks))),
         ("batch ", Some(c.batch.to_string())),
     ]
 }

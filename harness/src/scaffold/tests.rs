@@ -1,6 +1,15 @@
 //! What `oasis new` writes, in a repository of three files and outside one.
 
 use super::*;
+use oasis_core::conformance::{Finding, check_entry, check_evictor, check_predictor, check_summary};
+use oasis_core::registry::Params;
+
+#[path = "templates/evictor.rs"]
+mod evictor_template;
+#[path = "templates/predictor.rs"]
+mod predictor_template;
+#[path = "templates/summary.rs"]
+mod summary_template;
 
 fn repository_at(dir: &Path) {
     for (path, text) in [
@@ -12,6 +21,11 @@ fn repository_at(dir: &Path) {
     ] {
         create(&dir.join(path), text).unwrap();
     }
+}
+
+/// Whether a place of the template was left open.
+fn open(text: &str) -> bool {
+    text.contains('@') || text.to_lowercase().contains("placeholder")
 }
 
 fn name(kind: Kind, text: &str) -> Name {
@@ -31,7 +45,7 @@ fn in_the_repository_it_is_one_file_and_two_lines() {
     assert!(table.contains("evictor::lrs::ENTRY, evictor::least_mass::ENTRY]"), "{table}");
     let file = read("policies/src/evictor/least_mass.rs");
     assert!(file.contains("name: \"least-mass\"") && file.contains("pub struct LeastMass"), "{file}");
-    assert!(!file.contains('@'), "a place in the template was left open:\n{file}");
+    assert!(!open(&file), "a place in the template was left open:\n{file}");
 
     let e = in_tree(Kind::Evictor, &name(Kind::Evictor, "least-mass"), temp.path()).unwrap_err();
     assert!(format!("{e:#}").contains("module `least_mass` already"), "{e:#}");
@@ -70,7 +84,7 @@ fn elsewhere_it_is_a_crate() {
         let path = manifest["dependencies"]["oasis"]["path"].as_str().unwrap();
         assert!(Path::new(path).join("Cargo.toml").is_file(), "{path}");
         assert!(read("src/main.rs").contains(&format!("with_{}(my_{}::ENTRY)", kind.word(), kind.word())));
-        assert!(!read(&format!("src/my_{}.rs", kind.word())).contains('@'));
+        assert!(!open(&read(&format!("src/my_{}.rs", kind.word()))));
         assert!(out_of_tree(kind, &name(kind, &crate_name), temp.path(), None).is_err());
     }
     let e =
@@ -106,4 +120,20 @@ fn taken_names_are_refused() {
     let args = Args { kind: Kind::Evictor, name: "lrs".to_owned(), oasis: None };
     let e = run(&args, &App::default()).unwrap_err().to_string();
     assert!(e.contains("already an evictor `lrs`"), "{e}");
+}
+
+fn none(findings: &[Finding]) {
+    assert!(findings.is_empty(), "{}", findings.iter().map(|f| format!("{f}\n")).collect::<String>());
+}
+
+#[test]
+fn templates_keep_their_contracts_as_they_are() {
+    let params = |seed| Params { seed, ..Params::default() };
+    let (e, s, p) = (evictor_template::ENTRY, summary_template::ENTRY, predictor_template::ENTRY);
+    none(&check_entry(&e, &|p| (e.build)(p).map(drop)));
+    none(&check_entry(&s, &|p| (s.build)(p).map(drop)));
+    none(&check_entry(&p, &|q| (p.build)(q).map(drop)));
+    none(&check_evictor(&|seed| (e.build)(&params(seed)), 64));
+    none(&check_summary(&|seed| (s.build)(&params(seed)), 64));
+    none(&check_predictor(&|seed| (p.build)(&params(seed)), 64));
 }

@@ -235,7 +235,7 @@ fn paint_names(root: &Area<'_>, frame: &Frame<'_>) -> Drawn {
     for ((series, end), y) in ends.iter().zip(spread(&wanted, frame.top(), frame.bottom())) {
         let colour = series.style.colour;
         let leader = [(end.0 + 7, end.1), (edge + 6, end.1), (edge + 18, y)];
-        root.draw(&PathElement::new(leader, LEADER.stroke_width(1)))?;
+        root.draw(&DashedPathElement::new(leader, 2, 3, LEADER.stroke_width(1)))?;
         let sample = [(edge + 18, y), (edge + 38, y)];
         match series.style.marker {
             Some(marker) => {

@@ -1,4 +1,4 @@
-//! `@name@`: say here what is remembered of a block, how a query scores it, and where the idea comes from.
+//! `placeholder-name`: say here what is remembered of a block, how a query scores it, and where the idea comes from.
 
 use oasis_core::Result;
 use oasis_core::geometry::BlockShape;
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// The row of the table. Raise `version` whenever the scores change: it is part of every run's fingerprint.
 pub const ENTRY: SummaryEntry = SummaryEntry {
-    name: "@name@",
+    name: "placeholder-name",
     about: "The key halfway between the block's first and last key; a starting point, not a method.",
     version: 1,
     params: &[],
@@ -17,15 +17,15 @@ pub const ENTRY: SummaryEntry = SummaryEntry {
 };
 
 fn build(params: &Params) -> Result<Box<dyn Summary>> {
-    Ok(Box::new(params.parse::<@Type@>("@name@")?))
+    Ok(Box::new(params.parse::<PlaceholderName>("placeholder-name")?))
 }
 
 /// A pair of maps into a space where the score is an inner product; its fields are its parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct @Type@ {}
+pub struct PlaceholderName {}
 
-impl Summary for @Type@ {
+impl Summary for PlaceholderName {
     fn shape(&self, block: BlockShape) -> SummaryShape {
         SummaryShape {
             vectors: 1,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_query_scores_the_middle_key() {
-        let policy = @Type@::default();
+        let policy = PlaceholderName::default();
         let keys = Keys { data: &[2.0, 0.0, 9.0, 9.0, 4.0, 2.0], tokens: 3, head_dim: 2 };
         let (mut vector, mut lifted) = ([f32::NAN; 2], [f32::NAN; 2]);
         policy.encode(&[], keys, &mut vector);

@@ -1,4 +1,4 @@
-//! `@name@`: say here which query stands in for the next step's, and where the idea comes from.
+//! `placeholder-name`: say here which query stands in for the next step's, and where the idea comes from.
 
 use oasis_core::Result;
 use oasis_core::policy::{Needs, Predictor, Ranking, RowSet, StepView};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// The row of the table. Raise `version` whenever the answers change: it is part of every run's fingerprint.
 pub const ENTRY: PredictorEntry = PredictorEntry {
-    name: "@name@",
+    name: "placeholder-name",
     about: "Ranks with the newest token's query and the first draft's; a starting point, not a method.",
     version: 1,
     params: &[Param { name: "drafts", about: "Whether the first draft row ranks too.", default: "true" }],
@@ -15,23 +15,23 @@ pub const ENTRY: PredictorEntry = PredictorEntry {
 };
 
 fn build(params: &Params) -> Result<Box<dyn Predictor>> {
-    Ok(Box::new(params.parse::<@Type@>("@name@")?))
+    Ok(Box::new(params.parse::<PlaceholderName>("placeholder-name")?))
 }
 
 /// One instance a sequence; its fields are its parameters.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct @Type@ {
+pub struct PlaceholderName {
     drafts: bool,
 }
 
-impl Default for @Type@ {
+impl Default for PlaceholderName {
     fn default() -> Self {
         Self { drafts: true }
     }
 }
 
-impl Predictor for @Type@ {
+impl Predictor for PlaceholderName {
     /// Draft rows exist only where a predictor asks for them.
     fn needs(&self) -> Needs {
         Needs { drafts: self.drafts, ..Needs::default() }
@@ -50,8 +50,8 @@ mod tests {
 
     #[test]
     fn drafts_are_asked_for_only_if_they_are_used() {
-        assert!(@Type@::default().needs().drafts);
-        assert!(!@Type@ { drafts: false }.needs().drafts);
+        assert!(PlaceholderName::default().needs().drafts);
+        assert!(!PlaceholderName { drafts: false }.needs().drafts);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `@name@`: say here what leaves first and why, and where the idea comes from (paper, section).
+//! `placeholder-name`: say here what leaves first and why, and where the idea comes from (paper, section).
 
 use oasis_core::Result;
 use oasis_core::ids::Step;
@@ -8,33 +8,37 @@ use serde::Deserialize;
 
 /// The row of the table. Raise `version` whenever the decisions change: it is part of every run's fingerprint.
 pub const ENTRY: EvictorEntry = EvictorEntry {
-    name: "@name@",
+    name: "placeholder-name",
     about: "Keeps blocks that were selected lately or drew much attention in the last step.",
     version: 1,
-    params: &[Param { name: "mass_weight", about: "Steps that a block's whole attention mass is worth.", default: "8.0" }],
+    params: &[Param {
+        name: "mass_weight",
+        about: "Steps that a block's whole attention mass is worth.",
+        default: "8.0",
+    }],
     build,
 };
 
 fn build(params: &Params) -> Result<Box<dyn Evictor>> {
-    Ok(Box::new(params.parse::<@Type@>("@name@")?))
+    Ok(Box::new(params.parse::<PlaceholderName>("placeholder-name")?))
 }
 
 /// One instance a pool; its fields are its parameters.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct @Type@ {
+pub struct PlaceholderName {
     mass_weight: f32,
 }
 
-impl Default for @Type@ {
+impl Default for PlaceholderName {
     fn default() -> Self {
         Self { mass_weight: 8.0 }
     }
 }
 
-impl Evictor for @Type@ {
+impl Evictor for PlaceholderName {
     fn name(&self) -> &'static str {
-        "@name@"
+        "placeholder-name"
     }
 
     /// What a block is worth. The smallest leaves first, ties to the lowest block id.
@@ -61,7 +65,7 @@ mod tests {
 
     #[test]
     fn mass_outweighs_a_few_steps() {
-        let policy = @Type@::default();
+        let policy = PlaceholderName::default();
         assert!(policy.keep(&slot(10, 0.0), 20) > policy.keep(&slot(5, 0.0), 20));
         assert!(policy.keep(&slot(5, 1.0), 20) > policy.keep(&slot(10, 0.0), 20));
     }
