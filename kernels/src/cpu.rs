@@ -1,8 +1,10 @@
 //! The CPU backend.
 
 use crate::memory::Meter;
-use crate::simd::Level;
+use crate::simd::{Amx, Level};
 use crate::team::Team;
+use bytemuck::Pod;
+use half::bf16;
 use oasis_core::ops::{Backend, Order};
 use oasis_core::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +15,8 @@ pub struct Cpu {
     pub(crate) team: Team,
     pub(crate) meter: Arc<Meter>,
     pub(crate) level: Level,
+    /// Whether prompts' products use AMX.
+    pub(crate) amx: bool,
     /// Scratch of each worker.
     pub(crate) workers: Workers,
     /// Scratch of an op as a whole.
@@ -33,6 +37,11 @@ impl Cpu {
         Ok(Self::with(Team::new(threads)?, Level::detect()))
     }
 
+    /// This device without AMX, for comparisons.
+    pub fn without_amx(self) -> Self {
+        Self { amx: false, ..self }
+    }
+
     /// This device with the instructions of `level`, for comparisons.
     ///
     /// # Errors
@@ -41,7 +50,7 @@ impl Cpu {
         if !Level::available().contains(&level) {
             return Err(Error::Backend(format!("this CPU has no {}; use {}", level.name(), self.level.name())));
         }
-        Ok(Self { level, ..self })
+        Ok(Self { level, amx: level == Level::Avx512 && Amx::available(), ..self })
     }
 
     fn with(team: Team, level: Level) -> Self {
@@ -50,6 +59,7 @@ impl Cpu {
             team,
             meter: Arc::default(),
             level,
+            amx: level == Level::Avx512 && Amx::available(),
             workers,
             whole: Scratch::default(),
             angles: Default::default(),
@@ -64,7 +74,7 @@ impl Cpu {
 
 impl Clone for Cpu {
     fn clone(&self) -> Self {
-        Self { meter: self.meter.clone(), ..Self::with(self.team.clone(), self.level) }
+        Self { meter: self.meter.clone(), amx: self.amx, ..Self::with(self.team.clone(), self.level) }
     }
 }
 
@@ -91,7 +101,8 @@ impl Backend for Cpu {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let model = model.map_or(std::env::consts::ARCH, |(_, name)| name);
-        format!("{model}, {} thread(s), {}", self.threads(), self.level.name())
+        let amx = if self.amx { " and amx" } else { "" };
+        format!("{model}, {} thread(s), {}{amx}", self.threads(), self.level.name())
     }
 }
 
@@ -114,12 +125,13 @@ impl Workers {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     floats: Vec<f32>,
+    halves: Vec<bf16>,
     pub(crate) indices: Vec<u32>,
     pub(crate) keys: Vec<u64>,
 }
 
-/// Floats of a cache line.
-const LINE: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 impl Scratch {
     /// Arrays of the given lengths, each at the start of a cache line. Their content is arbitrary.
@@ -134,19 +146,34 @@ impl Scratch {
     ) -> ([&mut [f32]; N], &mut Vec<u32>) {
         (split(&mut self.floats, lengths), &mut self.indices)
     }
+
+    /// As [`Scratch::floats`].
+    pub(crate) fn halves<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [bf16]; N] {
+        split(&mut self.halves, lengths)
+    }
+
+    /// As [`Scratch::floats`], of both kinds.
+    pub(crate) fn floats_and_halves<const N: usize, const M: usize>(
+        &mut self,
+        floats: [usize; N],
+        halves: [usize; M],
+    ) -> ([&mut [f32]; N], [&mut [bf16]; M]) {
+        (split(&mut self.floats, floats), split(&mut self.halves, halves))
+    }
 }
 
-fn split<const N: usize>(floats: &mut Vec<f32>, lengths: [usize; N]) -> [&mut [f32]; N] {
-    let total: usize = lengths.iter().map(|n| n.next_multiple_of(LINE)).sum::<usize>() + LINE;
-    if floats.len() < total {
+fn split<T: Pod, const N: usize>(data: &mut Vec<T>, lengths: [usize; N]) -> [&mut [T]; N] {
+    let line = LINE / size_of::<T>();
+    let total: usize = lengths.iter().map(|n| n.next_multiple_of(line)).sum::<usize>() + line;
+    if data.len() < total {
         // Not `resize`: the old content need not move.
-        *floats = Vec::new();
-        *floats = vec![0.0; total];
+        *data = Vec::new();
+        *data = bytemuck::zeroed_vec(total);
     }
-    let skip = floats.as_ptr().align_offset(LINE * size_of::<f32>()).min(LINE);
-    let mut rest = &mut floats[skip..];
+    let skip = data.as_ptr().align_offset(LINE).min(line);
+    let mut rest = &mut data[skip..];
     lengths.map(|n| {
-        let (part, tail) = std::mem::take(&mut rest).split_at_mut(n.next_multiple_of(LINE));
+        let (part, tail) = std::mem::take(&mut rest).split_at_mut(n.next_multiple_of(line));
         rest = tail;
         &mut part[..n]
     })

@@ -1,12 +1,13 @@
 //! Matrix product with a weight.
 //!
 //! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of [`crate::simd`]'s inner products: memory
-//! bandwidth is the bound. From there on both sides are widened to f32 and multiplied in tiles: arithmetic is.
+//! bandwidth is the bound. From there on arithmetic is: AMX tiles where the CPU has them, otherwise both sides are
+//! widened to f32 and multiplied by the `gemm` crate.
 
 use super::need;
 use crate::Cpu;
 use crate::memory::CpuBuf;
-use crate::simd::{GemmRows, PAIR, Widen, deinterleave};
+use crate::simd::{Amx, GemmRows, PAIR, SIDE, TILE, Widen, deinterleave, pack_rows};
 use crate::team::Parts;
 use half::bf16;
 use oasis_core::Result;
@@ -22,8 +23,11 @@ pub const BATCH: usize = 64;
 /// Weight rows of a task below [`BATCH`] rows.
 const PANEL: usize = 64;
 
-/// Weight rows of a task from [`BATCH`] rows on.
-const TILE: usize = 192;
+/// Most weight rows of a task from [`BATCH`] rows on.
+const PANEL_TILED: usize = 192;
+
+/// Depth of an AMX tile.
+const DEPTH: usize = 32;
 
 impl Gemm for Cpu {
     fn gemm(
@@ -50,7 +54,11 @@ impl Gemm for Cpu {
             accumulate,
         };
         let out = &mut out[..rows * n];
-        if rows < BATCH { self.gemm_rows(&product, out) } else { self.gemm_tiles(&product, out) }
+        match rows {
+            0..BATCH => self.gemm_rows(&product, out),
+            _ if self.amx && k % DEPTH == 0 => self.gemm_amx(&product, out),
+            _ => self.gemm_tiles(&product, out),
+        }
         Ok(())
     }
 }
@@ -96,56 +104,142 @@ impl Cpu {
         });
     }
 
+    /// Weight rows of a task, so that the threads get equally many tasks.
+    fn panel(&self, n: usize) -> usize {
+        let tasks = n.div_ceil(PANEL_TILED).next_multiple_of(self.threads());
+        n.div_ceil(tasks).next_multiple_of(SIDE)
+    }
+
     fn gemm_tiles(&mut self, p: &Product<'_>, out: &mut [f32]) {
         let (n, k, rows) = (p.n, p.k, p.rows);
+        let width = self.panel(n);
         let [xs] = self.whole.floats([rows * k]);
         self.level.run(Widen { from: p.x, to: xs });
         let xs = &*xs;
         let to = Parts::new(out);
-        self.team.run(n.div_ceil(TILE), n * k * rows, |worker, tile| {
-            let from = tile * TILE;
-            let cols = TILE.min(n - from);
+        self.team.run(n.div_ceil(width), n * k * rows, |worker, task| {
+            let from = task * width;
+            let cols = width.min(n - from);
             let mut scratch = self.workers.get(worker);
             let [panel] = scratch.floats([cols * k]);
             self.level.run(Widen { from: &p.w[from * k..(from + cols) * k], to: panel });
-            // SAFETY: columns `from ..` of every row are this task's, and within `out`.
-            unsafe { product(rows, cols, k, xs, panel, p.accumulate, to.pointer(from), n) };
-            if let Some(bias) = p.bias {
-                for r in 0..rows {
-                    // SAFETY: as above.
-                    let row = unsafe { to.slice(r * n + from, cols) };
-                    for (out, b) in row.iter_mut().zip(&bias[from..from + cols]) {
-                        *out += b;
-                    }
-                }
+            for r in 0..rows {
+                // SAFETY: columns `from ..` of every row are this task's.
+                p.begin(unsafe { to.slice(r * n + from, cols) }, from);
+            }
+            // SAFETY: as above, and within `out`.
+            unsafe { add_product(rows, cols, k, xs, panel, to.pointer(from), n) };
+        });
+    }
+
+    fn gemm_amx(&mut self, p: &Product<'_>, out: &mut [f32]) {
+        let (k, rows) = (p.k, p.rows);
+        let width = self.panel(p.n);
+        // The last rows, as many as a tile has.
+        let [last] = self.whole.halves([SIDE * k]);
+        let whole = rows / SIDE * SIDE;
+        last.fill(bf16::ZERO);
+        last[..(rows - whole) * k].copy_from_slice(&p.x[whole * k..]);
+        let last = &*last;
+        let to = Parts::new(out);
+        self.team.run(p.n.div_ceil(width), p.n * k * rows / 8, |worker, task| {
+            let from = task * width;
+            let cols = from..p.n.min(from + width);
+            let mut scratch = self.workers.get(worker);
+            let ([spare], [packed]) =
+                scratch.floats_and_halves([SIDE * SIDE], [cols.len().next_multiple_of(SIDE) * k]);
+            if let Some(amx) = Amx::start() {
+                // SAFETY: these columns of every row are this task's.
+                unsafe { p.amx_panel(&amx, cols, last, packed, spare, &to) };
             }
         });
     }
 }
 
-/// `out[r][j] = Σ x[r][i] w[j][i] (+ out[r][j])`, x `[rows][k]`, w `[cols][k]`, rows of `out` at `stride`.
+impl Product<'_> {
+    /// What the product is added to: nothing, what is there, the bias; for columns from `from` on.
+    fn begin(&self, row: &mut [f32], from: usize) {
+        if !self.accumulate {
+            row.fill(0.0);
+        }
+        if let Some(bias) = self.bias {
+            row.iter_mut().zip(&bias[from..]).for_each(|(out, b)| *out += b);
+        }
+    }
+
+    /// All rows' results of some columns. `last` is the last, incomplete group of [`SIDE`] rows of x, filled with zeros.
+    ///
+    /// # Safety
+    /// Nobody else has these columns of `out`.
+    unsafe fn amx_panel(
+        &self,
+        amx: &Amx,
+        cols: std::ops::Range<usize>,
+        last: &[bf16],
+        packed: &mut [bf16],
+        spare: &mut [f32],
+        out: &Parts<'_, f32>,
+    ) {
+        let (n, k) = (self.n, self.k);
+        let steps = k / DEPTH;
+        for (i, to) in packed.chunks_exact_mut(steps * TILE).enumerate() {
+            let first = (cols.start + 16 * i).min(cols.end);
+            let columns = (cols.end - first).min(16);
+            pack_rows(&self.w[first * k..], k, columns, steps, to);
+        }
+        for r in (0..self.rows).step_by(SIDE) {
+            let height = SIDE.min(self.rows - r);
+            let a = if height == SIDE { &self.x[r * k..] } else { last };
+            for (i, b) in packed.chunks_exact(2 * steps * TILE).enumerate() {
+                let from = cols.start + SIDE * i;
+                let width = SIDE.min(cols.end - from);
+                let place = |row: usize| (r + row) * n + from;
+                // SAFETY: rows r .. and columns `from ..` are this call's; `a` has 32 rows of k, `b` 2 · steps tiles.
+                unsafe {
+                    for row in 0..height {
+                        self.begin(out.slice(place(row), width), from);
+                    }
+                    let direct = height == SIDE && width == SIDE;
+                    let (c, stride) = if direct { (out.pointer(place(0)), n) } else { (spare.as_mut_ptr(), SIDE) };
+                    if !direct {
+                        for row in 0..height {
+                            spare[row * SIDE..][..width].copy_from_slice(out.slice(place(row), width));
+                        }
+                    }
+                    let next = b.as_ptr().add(steps * TILE);
+                    amx.add_product(a.as_ptr(), 2 * k, b.as_ptr(), next, steps, c, 4 * stride);
+                    if !direct {
+                        for row in 0..height {
+                            out.slice(place(row), width).copy_from_slice(&spare[row * SIDE..][..width]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `out[r][j] += Σ x[r][i] w[j][i]`, x `[rows][k]`, w `[cols][k]`, rows of `out` at `stride`.
 ///
 /// # Safety
 /// `out` is valid, and nobody else's, for all these elements.
-#[allow(clippy::too_many_arguments)]
-unsafe fn product(
+unsafe fn add_product(
     rows: usize,
     cols: usize,
     k: usize,
     x: &[f32],
     w: &[f32],
-    accumulate: bool,
     out: *mut f32,
     stride: usize,
 ) {
     assert!(x.len() >= rows * k && w.len() >= cols * k);
     let (k_stride, out_stride) = (k as isize, stride as isize);
-    let (old, one) = (if accumulate { 1.0 } else { 0.0 }, gemm::Parallelism::None);
+    let (x, w, one) = (x.as_ptr(), w.as_ptr(), gemm::Parallelism::None);
     // SAFETY: x and w are long enough, `out` by promise. The crate takes column strides before row strides.
     unsafe {
         gemm::gemm(
-            rows, cols, k, out, 1, out_stride, accumulate, x.as_ptr(), 1, k_stride, w.as_ptr(), k_stride, 1, old,
-            1.0_f32, false, false, false, one,
+            rows, cols, k, out, 1, out_stride, true, x, 1, k_stride, w, k_stride, 1, 1.0_f32, 1.0_f32, false,
+            false, false, one,
         );
     }
 }
@@ -177,9 +271,14 @@ mod tests {
 
     #[test]
     fn as_in_double_precision() {
+        as_in_double_precision_on(Cpu::new(2));
+        as_in_double_precision_on(Cpu::new(2).without_amx());
+        as_in_double_precision_on(Cpu::new(1).at_level(Level::Portable).unwrap());
+    }
+
+    fn as_in_double_precision_on(mut cpu: Cpu) {
         let mut random = Random::new(20);
-        let mut cpu = Cpu::new(2);
-        for (rows, n, k) in [(1, 200, 96), (5, 70, 37), (63, 65, 576), (64, 300, 128), (150, 193, 100), (65, 1, 1)] {
+        for (rows, n, k) in [(1, 200, 96), (5, 70, 37), (63, 65, 576), (64, 300, 128), (150, 193, 100), (65, 1, 1), (97, 500, 64)] {
             let (x, w) = (random.bf16(rows * k), random.bf16(n * k));
             let (bias, before) = (random.f32(n), random.f32(rows * n));
             let b_x = cpu.upload(&x).unwrap();

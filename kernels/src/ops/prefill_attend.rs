@@ -1,4 +1,9 @@
 //! Dense causal attention of a chunk of a prompt.
+//!
+//! Few rows go block by block as in decoding. Many go in blocks of 32 rows × 128 tokens, with a running maximum: matrix
+//! products on AMX tiles where the CPU has them, otherwise by the `gemm` crate in f32.
+
+mod blocked;
 
 use super::attend::{Queries, Running};
 use super::{check_heads, need};
@@ -10,21 +15,37 @@ use oasis_core::ops::{PrefillArgs, PrefillAttend};
 /// One rounding to bf16, that may fall the other way, and the order of f32 sums.
 pub const TOLERANCE: f64 = 1.0 / 100.0;
 
-/// Tokens of a step over keys and values.
+/// Rows from which blocks pay.
+const MANY: usize = 16;
+
+/// Tokens of a step over keys and values, with few rows.
 const TOKENS: usize = 64;
 
-/// Rows of a task.
+/// Rows of a task, with few rows.
 const ROWS: usize = 8;
 
 impl PrefillAttend for Cpu {
     fn prefill_attend(&mut self, args: PrefillArgs<'_, Self>) -> Result<()> {
         let g = args.geometry;
-        let (d, kv_dim, q_dim) = (g.head_dim, g.kv_dim(), g.q_dim());
+        let tokens = args.first + args.rows;
         check_heads("prefill_attend", g, None)?;
-        need("prefill_attend", "q", args.q.len(), args.rows * q_dim)?;
-        need("prefill_attend", "k", args.k.len(), (args.first + args.rows) * kv_dim)?;
-        need("prefill_attend", "v", args.v.len(), (args.first + args.rows) * kv_dim)?;
-        need("prefill_attend", "out", args.out.len(), args.rows * q_dim)?;
+        need("prefill_attend", "q", args.q.len(), args.rows * g.q_dim())?;
+        need("prefill_attend", "k", args.k.len(), tokens * g.kv_dim())?;
+        need("prefill_attend", "v", args.v.len(), tokens * g.kv_dim())?;
+        need("prefill_attend", "out", args.out.len(), args.rows * g.q_dim())?;
+        if args.rows < MANY {
+            self.few_rows(args);
+        } else {
+            self.blocks_of_rows(args);
+        }
+        Ok(())
+    }
+}
+
+impl Cpu {
+    fn few_rows(&mut self, args: PrefillArgs<'_, Self>) {
+        let g = args.geometry;
+        let (d, kv_dim, q_dim) = (g.head_dim, g.kv_dim(), g.q_dim());
         let out = Parts::new(&mut args.out[..args.rows * q_dim]);
         let groups = args.rows.div_ceil(ROWS);
         let work = args.rows * (args.first + args.rows) * q_dim;
@@ -46,20 +67,23 @@ impl PrefillAttend for Cpu {
                 run.finish(self.level, i, unsafe { out.slice(queries.place(i) * d, d) });
             }
         });
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Level;
     use crate::testing::{Random, assert_close, f64s, geometry, poison16};
     use half::bf16;
     use oasis_core::geometry::Geometry;
     use oasis_core::ops::Memory;
 
     fn attend(g: &Geometry, q: &[bf16], k: &[bf16], v: &[bf16], first: usize, threads: usize) -> Vec<bf16> {
-        let mut cpu = Cpu::new(threads);
+        attend_on(Cpu::new(threads), g, q, k, v, first)
+    }
+
+    fn attend_on(mut cpu: Cpu, g: &Geometry, q: &[bf16], k: &[bf16], v: &[bf16], first: usize) -> Vec<bf16> {
         let [q, k, v] = [q, k, v].map(|x| cpu.upload(x).unwrap());
         let mut out = cpu.upload(&poison16(q.len())).unwrap();
         let rows = q.len() / g.q_dim();
@@ -99,7 +123,9 @@ mod tests {
             let tokens = (first + rows) * g.kv_dim();
             let (q, k, v) = (random.bf16(rows * g.q_dim()), random.bf16(tokens), random.bf16(tokens));
             let want = naive(&g, &q, &k, &v, first);
-            assert_close(f64s(&attend(&g, &q, &k, &v, first, 2)), &want, 0.5 * TOLERANCE);
+            for cpu in [Cpu::new(2), Cpu::new(2).without_amx(), Cpu::new(1).at_level(Level::Portable).unwrap()] {
+                assert_close(f64s(&attend_on(cpu, &g, &q, &k, &v, first)), &want, 0.5 * TOLERANCE);
+            }
         }
     }
 
@@ -117,15 +143,34 @@ mod tests {
     }
 
     #[test]
-    fn later_tokens_may_be_anything() {
+    fn later_tokens_do_not_matter_and_nan_stays() {
         let mut random = Random::new(102);
         let g = geometry(3, 1, 64);
         let (q, mut k, mut v) = (random.bf16(90 * 192), random.bf16(90 * 64), random.bf16(90 * 64));
-        let before = attend(&g, &q, &k, &v, 0, 1);
-        k[80 * 64..].fill(bf16::NAN);
-        v[80 * 64..].fill(bf16::NAN);
-        let after = attend(&g, &q, &k, &v, 0, 1);
-        assert_eq!(after[..80 * 192], before[..80 * 192]);
-        assert!(after[80 * 192..].iter().all(|x| x.is_nan()), "NaN in, NaN out");
+        for cpu in [Cpu::new(1), Cpu::new(1).without_amx()] {
+            let before = attend_on(cpu.clone(), &g, &q, &k, &v, 0);
+            k[80 * 64..].fill(bf16::from_f32(1e20));
+            v[80 * 64..].fill(bf16::from_f32(-1e20));
+            let after = attend_on(cpu.clone(), &g, &q, &k, &v, 0);
+            assert_eq!(after[..80 * 192], before[..80 * 192]);
+            assert_ne!(after[80 * 192..], before[80 * 192..]);
+            k[70 * 64] = bf16::NAN;
+            let after = attend_on(cpu, &g, &q, &k, &v, 0);
+            assert_eq!(after[..64 * 192], before[..64 * 192]);
+            assert!(after[70 * 192..].iter().all(|x| x.is_nan()), "NaN in, NaN out");
+            k = random.bf16(90 * 64);
+            v = random.bf16(90 * 64);
+        }
+    }
+
+    #[test]
+    fn threads_leave_no_trace() {
+        let mut random = Random::new(103);
+        let g = geometry(6, 2, 64);
+        let (q, k, v) = (random.bf16(200 * 384), random.bf16(200 * 128), random.bf16(200 * 128));
+        for few in [5, 200] {
+            let one = attend(&g, &q[..few * 384], &k, &v, 0, 1);
+            assert_eq!(one, attend(&g, &q[..few * 384], &k, &v, 0, 3));
+        }
     }
 }

@@ -3,12 +3,14 @@
 //! Every level does the same operations in the same order, fused multiply-adds included, so that a result does not
 //! depend on the machine, bit for bit.
 
+mod amx;
 mod dot;
 mod elementwise;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use amx::{Amx, SIDE, TILE, pack_columns, pack_rows};
 pub(crate) use dot::{GemmRows, PAIR, deinterleave, dot_f32};
 pub(crate) use elementwise::{Narrow, SiluMul, Widen, square_sum, widen};
 pub(crate) use lanes::{LANES, Lanes, Portable, exp};
