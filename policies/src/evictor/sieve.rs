@@ -28,7 +28,7 @@ pub const ENTRY: EvictorEntry = Entry {
 pub struct Sieve {
     /// Blocks, oldest first.
     queue: Vec<u32>,
-    /// Index into `queue` where the next sweep begins; its length means the oldest.
+    /// Index into `queue` where the next sweep begins.
     hand: usize,
     /// By block id.
     flags: Vec<Flags>,
@@ -68,6 +68,10 @@ impl Sieve {
         if let Some(at) = at {
             self.queue.remove(at);
             self.hand -= usize::from(at < self.hand);
+            // Behind the newest the hand goes back to the oldest now, not to whoever arrives next.
+            if self.hand >= self.queue.len() {
+                self.hand = 0;
+            }
         }
     }
 
@@ -75,15 +79,12 @@ impl Sieve {
     fn sweep(&mut self, may_leave: impl Fn(u32) -> bool) -> Option<u32> {
         // One round clears the bits of all candidates; a second must find one.
         for _ in 0..2 * self.queue.len() {
-            if self.hand >= self.queue.len() {
-                self.hand = 0;
-            }
             let block = self.queue[self.hand];
             if may_leave(block) && !std::mem::take(&mut self.flags(block).visited) {
                 self.remove(block);
                 return Some(block);
             }
-            self.hand += 1;
+            self.hand = (self.hand + 1) % self.queue.len();
         }
         None
     }
