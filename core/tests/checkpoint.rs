@@ -215,7 +215,9 @@ fn every_format_decodes_as_ggmls_own_package_does() {
 #[test]
 fn smollm2_has_the_values_that_other_readers_see() {
     let Some(path) = smollm2() else { return };
+    let start = std::time::Instant::now();
     let checkpoint = Checkpoint::open(&path).unwrap();
+    println!("SmolLM2 opened in {:.2} s", start.elapsed().as_secs_f64());
     assert_eq!(checkpoint.digest, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53");
     let g = &checkpoint.config.geometry;
     assert_eq!((g.layers, g.hidden, g.heads, g.kv_heads, g.head_dim, g.vocab), (30, 576, 9, 3, 64, 49_152));
@@ -236,4 +238,31 @@ fn smollm2_has_the_values_that_other_readers_see() {
             assert!(row(i + 32).iter().zip(file_row(2 * i + 1)).all(|(a, b)| *a == bf16::from_f32(*b)));
         }
     }
+}
+
+#[test]
+fn the_bundled_model_and_its_prompt_are_read_as_its_authors_read_them() {
+    let folder = fixture("../../../datasets/bundled/nano");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let t = &checkpoint.tokenizer;
+    let ids = t.encode("The secret code for Amber fox is 482.", true).unwrap();
+    assert_eq!(t.decode(&ids).unwrap(), "the secret code for amber fox is 4 8 2 .");
+    assert_eq!((ids[0], checkpoint.config.bos, &checkpoint.config.eos[..]), (1, Some(1), &[2][..]));
+    let record: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("reference.json")).unwrap()).unwrap();
+    let file = std::fs::read(fixture("nano").join("nano_rounded.safetensors")).unwrap();
+    let wanted = SafeTensors::deserialize(&file).unwrap().tensor("input_ids").unwrap().data().to_vec();
+    let wanted: Vec<u32> = wanted.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+    assert_eq!(t.encode(record["prompt_text"].as_str().unwrap(), true).unwrap(), wanted);
+    let read = |f: &str| std::fs::read(folder.join(f)).unwrap();
+    let parts = Checkpoint::from_parts(
+        "nano",
+        &read("config.json"),
+        read("model.safetensors"),
+        &read("tokenizer.json"),
+        Some(&read("generation_config.json")),
+    )
+    .unwrap();
+    assert_eq!((parts.config, parts.digest), (checkpoint.config, checkpoint.digest));
+    assert_eq!(parts.tokenizer.encode("fox", true).unwrap(), t.encode("fox", true).unwrap());
 }

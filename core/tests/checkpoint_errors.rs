@@ -294,7 +294,7 @@ fn damaged_gguf_files_say_what_and_where() {
     };
     let starts =
         |e: String, wanted: &str| assert!(e.contains(wanted) && e.contains("m.gguf"), "{wanted}: {e}");
-    starts(patched(0, b"GGML"), "a GGUF file with `GGUF`");
+    starts(patched(0, b"GGML"), "starts with \"GGML\", not with \"GGUF\"");
     starts(patched(4, &1u32.to_le_bytes()), "version 1");
     starts(patched(4, &3u32.to_be_bytes()), "big-endian");
     starts(patched(8, &u64::MAX.to_le_bytes()), "18446744073709551615 tensors");
@@ -314,6 +314,7 @@ fn foreign_gguf_models_are_named() {
     let cases: Vec<(Writer, &[&str])> = vec![
         (w.clone().text("general.architecture", "gemma3"), &["gemma3", "llama, qwen2, qwen3"]),
         (w.clone().without("general.architecture"), &["general.architecture = none"]),
+        (w.clone().u32("split.count", 2), &["split.count = 2", "--merge"]),
         (w.clone().u32("llama.expert_count", 8), &["expert_count = 8"]),
         (w.clone().u32("llama.attention.sliding_window", 4096), &["sliding_window = 4096"]),
         (w.clone().u32("llama.rope.dimension_count", 8), &["rope.dimension_count = 8", "16"]),

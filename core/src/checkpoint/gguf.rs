@@ -189,10 +189,11 @@ impl Gguf {
         let mut cursor = Cursor::new(source, 0);
         let magic: [u8; 4] = cursor.array()?;
         if magic != *b"GGUF" {
-            return Err(Error::format(
-                source.path(),
-                format!("starts with {magic:?}, a GGUF file with `GGUF`"),
-            ));
+            let what = format!(
+                "is no GGUF file: it starts with {:?}, not with \"GGUF\". A Hugging Face model is given as its folder",
+                String::from_utf8_lossy(&magic)
+            );
+            return Err(Error::format(source.path(), what));
         }
         let version = cursor.u32()?;
         if !(2..=3).contains(&version) {

@@ -141,6 +141,14 @@ pub(crate) fn config(meta: &Metadata<'_>, tensors: &Tensors) -> Result<ModelConf
 }
 
 fn refuse_extras(meta: &Metadata<'_>, key: &impl Fn(&str) -> String) -> Result<()> {
+    if let Some(parts) = meta.count("split.count")?.filter(|n| *n > 1) {
+        let what = format!("split.count = {parts} (one part of a split file)");
+        return Err(unsupported(
+            meta.path(),
+            what,
+            "whole files; join the parts with `llama-gguf-split --merge`",
+        ));
+    }
     let experts = key("expert_count");
     if let Some(n) = meta.count(&experts)?.filter(|n| *n > 0) {
         return Err(unsupported(meta.path(), format!("{experts} = {n}"), "dense MLPs"));
