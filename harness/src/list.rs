@@ -193,7 +193,7 @@ mod tests {
         for item in &items {
             assert!(seen.insert((item.kind, item.name)), "{} twice", item.name);
             assert!(text.contains(&format!("  {} ", item.name)), "{} is not listed", item.name);
-            assert!(item.about.len() > 20, "{} says too little", item.name);
+            assert!(item.about.len() > 10, "{} says too little", item.name);
             assert!(
                 item.params.iter().all(|p| !p.about.is_empty() && !p.default.is_empty()),
                 "{}",

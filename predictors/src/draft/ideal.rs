@@ -14,11 +14,11 @@ const NAME: &str = "ideal";
 pub const fn entry<B: Backend>() -> DraftEntry<B> {
     DraftEntry {
         name: NAME,
-        about: "the tokens that will come, as the caller knows them, each right with probability `accuracy`; no real draft",
+        about: "The tokens that will come, as the caller knows them, each right with probability `accuracy`; no real draft.",
         version: 1,
         params: &[Param {
             name: "accuracy",
-            about: "probability that a token is right, 0 to 1",
+            about: "Probability that a token is right, 0 to 1.",
             default: "1.0",
         }],
         build,

@@ -13,11 +13,11 @@ const NAME: &str = "layer-skip";
 pub const fn entry<B: Backend>() -> DraftEntry<B> {
     DraftEntry {
         name: NAME,
-        about: "the model's first layers and its head (LayerSkip, arXiv 2404.16710); needs no weights of its own",
+        about: "The model's first layers and its head (LayerSkip, arXiv 2404.16710); needs no weights of its own.",
         version: 1,
         params: &[Param {
             name: "layers",
-            about: "layers that are run, at least 1 and fewer than the model has; 0: half of them",
+            about: "Layers that are run, at least 1 and fewer than the model has; 0: half of them.",
             default: "0",
         }],
         build,

@@ -19,11 +19,11 @@ const LONGEST: usize = 16;
 pub const fn entry<B: Backend>() -> DraftEntry<B> {
     DraftEntry {
         name: NAME,
-        about: "what followed the last occurrence of the longest n-gram that ends the text (prompt lookup, Saxena 2023)",
+        about: "What followed the last occurrence of the longest n-gram that ends the text (prompt lookup, Saxena 2023).",
         version: 1,
         params: &[
-            Param { name: "max", about: "longest n-gram that is looked up, at most 16", default: "4" },
-            Param { name: "min", about: "shortest n-gram that is looked up", default: "1" },
+            Param { name: "max", about: "Longest n-gram that is looked up, at most 16.", default: "4" },
+            Param { name: "min", about: "Shortest n-gram that is looked up.", default: "1" },
         ],
         build,
     }

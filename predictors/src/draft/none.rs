@@ -11,7 +11,7 @@ const NAME: &str = "none";
 
 /// The row of the table.
 pub const fn entry<B: Backend>() -> DraftEntry<B> {
-    DraftEntry { name: NAME, about: "no draft tokens", version: 1, params: &[], build }
+    DraftEntry { name: NAME, about: "No draft tokens.", version: 1, params: &[], build }
 }
 
 fn build<B: Backend>(setup: DraftSetup<'_, B>) -> Result<DraftFactory<B>> {

@@ -8,9 +8,9 @@ use serde::Deserialize;
 /// The row of the table.
 pub const ENTRY: PredictorEntry = PredictorEntry {
     name: "lookahead",
-    about: "queries of draft tokens that went through the model beside the newest token (OasisKV, arXiv 2608.08097)",
+    about: "Queries of draft tokens that went through the model beside the newest token (OasisKV, arXiv 2608.08097).",
     version: 1,
-    params: &[Param { name: "blend", about: "rank with the newest token's query too", default: "false" }],
+    params: &[Param { name: "blend", about: "Rank with the newest token's query too.", default: "false" }],
     build,
 };
 

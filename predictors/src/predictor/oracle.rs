@@ -8,7 +8,7 @@ use oasis_core::registry::{Params, PredictorEntry};
 /// The row of the table.
 pub const ENTRY: PredictorEntry = PredictorEntry {
     name: "oracle",
-    about: "the step's own query, before its attention: exact, but the transfer is exposed",
+    about: "The step's own query, before its attention: exact, but the transfer is exposed.",
     version: 1,
     params: &[],
     build,

@@ -8,7 +8,7 @@ use oasis_core::registry::{Params, PredictorEntry};
 /// The row of the table.
 pub const ENTRY: PredictorEntry = PredictorEntry {
     name: "previous-token",
-    about: "the newest token's own query: the next step reads what this one would have; the baseline",
+    about: "The newest token's own query: the next step reads what this one would have; the baseline.",
     version: 1,
     params: &[],
     build,

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// The row of the table.
 pub const ENTRY: PredictorEntry = PredictorEntry {
     name: "random",
-    about: "a control: scores drawn anew for each step, layer, head and block, from the run's seed",
+    about: "Control: scores drawn anew for each step, layer, head and block, from the run's seed.",
     version: 1,
     params: &[],
     build,

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 /// The row of the table.
 pub const ENTRY: PredictorEntry = PredictorEntry {
     name: "recency",
-    about: "a control: the newest blocks first, whatever the query",
+    about: "Control: the newest blocks first, whatever the query.",
     version: 1,
     params: &[],
     build,

@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// The row of the table. Raise `version` whenever the scores change: it is part of every run's fingerprint.
 pub const ENTRY: SummaryEntry = SummaryEntry {
     name: "placeholder-name",
-    about: "The key halfway between the block's first and last key; a starting point, not a method.",
+    about: "The mean of the block's keys; a starting point, not a method.",
     version: 1,
     params: &[],
     build,
@@ -36,10 +36,13 @@ impl Summary for PlaceholderName {
         }
     }
 
+    /// A NaN in any key must reach the score: a block that cannot be judged ranks last and is counted.
     fn encode(&self, _fit: &[f32], keys: Keys<'_>, out: &mut [f32]) {
-        let last = keys.data.len() - keys.head_dim;
-        for (i, o) in out.iter_mut().enumerate() {
-            *o = 0.5 * (keys.data[i] + keys.data[last + i]);
+        out.fill(0.0);
+        for key in keys.iter() {
+            for (o, k) in out.iter_mut().zip(key) {
+                *o += k / keys.tokens as f32;
+            }
         }
     }
 
@@ -58,9 +61,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_scores_the_middle_key() {
+    fn a_query_scores_the_mean_key() {
         let policy = PlaceholderName::default();
-        let keys = Keys { data: &[2.0, 0.0, 9.0, 9.0, 4.0, 2.0], tokens: 3, head_dim: 2 };
+        let keys = Keys { data: &[2.0, 0.0, 4.0, 2.0], tokens: 2, head_dim: 2 };
         let (mut vector, mut lifted) = ([f32::NAN; 2], [f32::NAN; 2]);
         policy.encode(&[], keys, &mut vector);
         let bias = policy.lift(&[], &[1.0, 0.0], &mut lifted);
