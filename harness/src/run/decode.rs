@@ -54,6 +54,9 @@ pub struct Measured {
     pub timing: Option<TimingRecord>,
 }
 
+/// A sample, its prefill, and what dense decoding left of it.
+pub type Unit<'a, 'r, B> = (&'a Job, &'r Ready<B>, Option<&'a Reference>);
+
 /// One sample of a batch while it is decoded.
 struct Lane<'a> {
     job: &'a Job,
@@ -145,38 +148,16 @@ impl<'a, B: Backend> Context<'a, B> {
         engine: &mut Engine<B>,
         cell: usize,
         repeat: u32,
-        jobs: &[(&'a Job, &Ready<B>, Option<&'a Reference>)],
+        jobs: &[Unit<'a, '_, B>],
     ) -> Result<Vec<(Measured, Reference)>> {
         let planned = &self.plan.cells[cell];
-        let draft_depth = planned.draft.as_ref().map(|d| d.shape.depth);
         let layers = engine.model.config.geometry.layers;
-        let first = |job: &Job, ready: &Ready<B>| job.first.unwrap_or_else(|| argmax(&ready.prefix.logits));
-        let mut lanes: Vec<Lane<'a>> = Vec::new();
-        for (job, ready, reference) in jobs {
-            let generated = match (job.fidelity, job.first) {
-                (false, None) => vec![first(job, ready)],
-                (true, Some(first)) => vec![first],
-                _ => Vec::new(),
-            };
-            let over =
-                job.max_new() == 0 || generated.last().is_some_and(|t| !job.fidelity && self.eos.contains(t));
-            lanes.push(Lane {
-                job,
-                reference: *reference,
-                tally: Tally::new(layers, draft_depth),
-                generated,
-                followed: Vec::new(),
-                fidelity: job.fidelity.then(FidelitySums::default),
-                logits: Vec::new(),
-                steps: 0,
-                finished: over,
-            });
-        }
+        let mut lanes: Vec<Lane<'a>> = jobs.iter().map(|unit| self.lane(unit, planned, layers)).collect();
         let length = jobs.iter().map(|(job, ..)| self.plan.tasks[job.task].length).max().unwrap_or(0);
         let settings = planned.settings(length, self.plan.seed);
         let starts = jobs.iter().map(|(job, ready, reference)| Start {
             prefix: ready.prefix.clone(),
-            first: first(job, ready),
+            first: first_token(job, ready),
             future: future(job, *reference),
             max_new: job.max_new().max(1),
             seed: unit_seed(self.plan.seed, &job.key, repeat),
@@ -187,6 +168,9 @@ impl<'a, B: Backend> Context<'a, B> {
         let pools = decoder.plan().pools.iter();
         let pools = pools.map(|p| PoolRecord { name: p.name.to_owned(), bytes: p.bytes, host: p.host });
         let (pools, usage) = (pools.collect::<Vec<_>>(), decoder.allocated());
+        // The prompts' blocks in the host store were allocated by the prefill.
+        let prompts: usize =
+            jobs.iter().map(|(_, ready, _)| size_of_val(&ready.prefix.extent.data[..])).sum();
         let finish = |(lane, (_, ready, _)): (Lane<'a>, &(&Job, &Ready<B>, _))| {
             let (mut done, reference) = self.finish(lane, cell, repeat, covered)?;
             let timing =
@@ -195,10 +179,31 @@ impl<'a, B: Backend> Context<'a, B> {
             timing.prefill_s = ready.seconds;
             timing.prefill_tokens = ready.prefix.tokens.len();
             timing.pools.clone_from(&pools);
-            timing.allocated = (usage.device + usage.host) as u64;
+            timing.allocated = (usage.device + usage.host + prompts) as u64;
             Ok((done, reference))
         };
         lanes.into_iter().zip(jobs).map(finish).collect()
+    }
+
+    /// A sample before its first step.
+    fn lane(&self, (job, ready, reference): &Unit<'a, '_, B>, cell: &PlannedCell, layers: usize) -> Lane<'a> {
+        let generated = match (job.fidelity, job.first) {
+            // The first token is the answer's own, not the question's.
+            (false, None) | (true, Some(_)) => vec![first_token(job, ready)],
+            _ => Vec::new(),
+        };
+        let ended = !job.fidelity && generated.last().is_some_and(|t| self.eos.contains(t));
+        Lane {
+            job,
+            reference: *reference,
+            tally: Tally::new(layers, cell.draft.as_ref().map(|d| d.shape.depth)),
+            generated,
+            followed: Vec::new(),
+            fidelity: job.fidelity.then(FidelitySums::default),
+            logits: Vec::new(),
+            steps: 0,
+            finished: ended || job.max_new() == 0,
+        }
     }
 
     fn steps(&self, decoder: &mut Decoder<'_, B>, lanes: &mut [Lane<'_>], cell: &PlannedCell) -> Result<()> {
@@ -262,6 +267,11 @@ impl<'a, B: Backend> Context<'a, B> {
         let reference = Reference { future: lane.followed, logits: lane.logits };
         Ok((Measured { sample, layers, timing }, reference))
     }
+}
+
+/// The newest accepted token when decoding begins.
+fn first_token<B: Backend>(job: &Job, ready: &Ready<B>) -> u32 {
+    job.first.unwrap_or_else(|| argmax(&ready.prefix.logits))
 }
 
 /// Tokens after `first`: those that are forced, then those that dense decoding took.

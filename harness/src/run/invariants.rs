@@ -8,9 +8,6 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Standard errors by which a mean difference must exceed chance before it is called an inversion.
 const ERRORS: f64 = 2.0;
-/// Share by which allocated memory may exceed the plan.
-const MEMORY_SLACK: f64 = 0.15;
-
 fn invariant(name: &str, checked: usize, broken: Vec<String>, verdict: Verdict) -> Invariant {
     let (verdict, detail) = match (broken.first(), checked) {
         (Some(first), _) => (verdict, format!("{} of {checked}; first: {first}", broken.len())),
@@ -78,11 +75,11 @@ pub fn memory(rows: &[MemoryRow]) -> Invariant {
     for row in rows.iter().filter(|r| r.allocated > 0) {
         let planned: u64 = row.pools.iter().map(|p| p.bytes).sum();
         n += 1;
-        if row.allocated as f64 > planned as f64 * (1.0 + MEMORY_SLACK) {
+        if row.allocated != planned {
             broken.push(format!("cell `{}`: {} bytes allocated, {planned} planned", row.cell, row.allocated));
         }
     }
-    invariant("allocated memory within the plan + 15 %", n, broken, Verdict::Warning)
+    invariant("allocated memory = planned memory", n, broken, Verdict::Warning)
 }
 
 /// What a cell is in the order static ≤ policy ≤ oracle ≤ dense; none for controls and baselines.

@@ -245,12 +245,6 @@ fn warnings(
         if nans > 0 {
             warnings.push(format!("cell `{}`: {nans} block scores were NaN and ranked last", cell.label));
         }
-        if cell.ideal {
-            warnings.push(format!(
-                "cell `{}`: its draft knows the right tokens; an upper bound, no method",
-                cell.label
-            ));
-        }
     }
     warnings
 }

@@ -27,14 +27,14 @@ fn milliseconds(metrics: &mut Metrics, name: &str, mut values: Vec<f64>) {
 /// Times of one (cell, task). `decode`: the cell did not audit, so that its steps are worth timing.
 pub fn metrics(records: &[&TimingRecord], decode: bool) -> Metrics {
     let mut metrics = Metrics::new();
+    if !decode {
+        return metrics;
+    }
     let mut prefill = Values::default();
     for r in records.iter().filter(|r| r.prefill_s > 0.0) {
         prefill.push(&r.sample, r.prefill_tokens as f64 / r.prefill_s);
     }
     metrics.extend(prefill.metric("token/s", Some(true)).map(|m| ("prefill_tok_s".to_owned(), m)));
-    if !decode {
-        return metrics;
-    }
     let (mut steps, mut tpot, mut rate, mut exposed) =
         (Vec::new(), Vec::new(), Values::default(), Values::default());
     let (mut all_tokens, mut all_seconds) = (0.0, 0.0);
