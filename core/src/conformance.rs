@@ -73,10 +73,10 @@ impl Findings {
         let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|payload| {
             Err(Broken { contract: "does not panic", detail: panic_message(payload.as_ref()) })
         });
-        if let Err(Broken { contract, detail }) = outcome {
-            if !self.0.iter().any(|f| f.contract == contract) {
-                self.0.push(Finding { contract, seed, detail });
-            }
+        if let Err(Broken { contract, detail }) = outcome
+            && !self.0.iter().any(|f| f.contract == contract)
+        {
+            self.0.push(Finding { contract, seed, detail });
         }
     }
 }

@@ -25,7 +25,7 @@ struct Faulty(Fault);
 
 impl Predictor for Faulty {
     fn needs(&self) -> Needs {
-        let drafts = self.0 != Fault::Fickle || NEXT.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        let drafts = self.0 != Fault::Fickle || NEXT.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         Needs { drafts, queries: self.0 == Fault::NarrowQuery, ..Needs::default() }
     }
 

@@ -167,8 +167,8 @@ proptest! {
         plain.masses = (0..n).map(|b| value(b + 500)).collect();
         plain.resident.iter_mut().enumerate().for_each(|(b, r)| *r &= b < plain.slots);
         let mut renamed = plain.clone();
-        for b in 0..n {
-            let to = names[b] as usize;
+        for (b, &to) in names.iter().enumerate() {
+            let to = to as usize;
             renamed.scores[to] = plain.scores[b];
             renamed.masses[to] = plain.masses[b];
             renamed.resident[to] = plain.resident[b];

@@ -95,7 +95,9 @@ impl Evictor for Faulty {
                 pool.candidates.iter().map(|c| c.meta.block).collect()
             }
             Fault::HighestTie => pool.candidates.iter().rev().map(|c| c.meta.block).collect(),
-            Fault::GlobalState if NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 3 == 0 => {
+            Fault::GlobalState
+                if NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed).is_multiple_of(3) =>
+            {
                 pool.candidates.iter().rev().map(|c| c.meta.block).collect()
             }
             _ => pool.candidates.iter().map(|c| c.meta.block).collect(),
@@ -130,7 +132,7 @@ fn seeded_faults_of_evictors_are_found() {
     let check = |fault| {
         check_evictor(
             &|_| Ok(Box::new(Faulty { fault, seen: Vec::new(), calls: 0 }) as Box<dyn Evictor>),
-            256,
+            128,
         )
     };
     none("the faultless one", check(Fault::None));

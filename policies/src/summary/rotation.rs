@@ -80,7 +80,7 @@ fn sylvester(x: &mut [f32]) {
 }
 
 fn is_paley_prime(q: usize) -> bool {
-    q % 4 == 3 && (2..).take_while(|d| d * d <= q).all(|d| q % d != 0)
+    q % 4 == 3 && (2..).take_while(|d| d * d <= q).all(|d| !q.is_multiple_of(d))
 }
 
 /// Signs of Paley's first matrix of order `m`: the identity plus the bordered skew matrix of the quadratic
