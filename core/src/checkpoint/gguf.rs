@@ -190,7 +190,8 @@ impl Gguf {
         let magic: [u8; 4] = cursor.array()?;
         if magic != *b"GGUF" {
             let what = format!(
-                "is no GGUF file: it starts with {:?}, not with \"GGUF\". A Hugging Face model is given as its folder",
+                "is no GGUF file: it starts with {:?}, not with \"GGUF\". \
+                 A Hugging Face model is given as its folder",
                 String::from_utf8_lossy(&magic)
             );
             return Err(Error::format(source.path(), what));
