@@ -50,7 +50,7 @@ impl Attend for Cpu {
             for (i, &slot) in chosen.iter().enumerate() {
                 let chunk = &args.slots[(pool * shape.slots + slot as usize) * 2 * half..][..2 * half];
                 run.load(self.level, chunk, half, shape.block.tokens, g.head_dim);
-                run.block(self.level, shape.block.tokens, |_, _| true);
+                run.whole_block(self.level, shape.block.tokens);
                 put(i, &run);
             }
             let half = shape.tail_tokens * g.head_dim;

@@ -38,13 +38,13 @@ impl ExactAttend for Cpu {
             for block in 0..sealed(seq) {
                 let chunk = args.store.chunk(args.layer, seq, block, head);
                 run.load(self.level, chunk, shape.block.half(), shape.block.tokens, d);
-                run.block(self.level, shape.block.tokens, |_, _| true);
+                run.whole_block(self.level, shape.block.tokens);
                 put(block, &run);
             }
             let half = shape.tail_tokens * d;
             let tokens = rows.host_tail[seq] as usize + 1;
             run.load(self.level, &args.tail[pool * 2 * half..][..2 * half], half, tokens, d);
-            run.block(self.level, tokens, |_, _| true);
+            run.block(self.level, tokens, |_, t| t < tokens);
             put(shape.blocks, &run);
             for i in 0..g.group() {
                 // SAFETY: the heads of this pool are this task's.

@@ -60,7 +60,12 @@ impl Cpu {
                 let n = TOKENS.min(tokens - at);
                 let from = at * kv_dim + head * d;
                 run.load_strided(self.level, &args.k[from..], &args.v[from..], kv_dim, n, d);
-                run.block(self.level, n, |row, t| at + t <= args.first + first + row);
+                // Where the first row sees all, all do.
+                if at + n <= args.first + first + 1 {
+                    run.whole_block(self.level, n);
+                } else {
+                    run.block(self.level, n, |row, t| at + t <= args.first + first + row);
+                }
             }
             for i in 0..rows * g.group() {
                 // SAFETY: these rows and heads are this task's.

@@ -71,21 +71,47 @@ unsafe fn tile<L: Lanes, const W: usize, const R: usize>(
     }
 }
 
-/// The inner product of two rows of `k` floats (any alignment), `k` a multiple of [`LANES`].
+/// The inner products of one row with 16 others, all of `width` floats (a multiple of [`LANES`]). Element e goes to lane
+/// e % 16, whose sums are added as in [`Lanes::sum`].
 ///
 /// # Safety
-/// The CPU has the instructions of `L`; both have k elements.
+/// The CPU has the instructions of `L`; `one` has `width` floats, and so has each of 16 rows `width` apart from `rows` on.
 #[inline(always)]
-pub(crate) unsafe fn dot_f32<L: Lanes>(a: *const f32, b: *const f32, k: usize) -> L {
-    // SAFETY: i + 16 ≤ k.
+pub(crate) unsafe fn dots<L: Lanes>(rows: *const f32, one: *const f32, width: usize) -> L {
+    // SAFETY: c + 16 ≤ width.
+    unsafe {
+        let mut acc = [L::splat(0.0); LANES];
+        if L::REGISTERS >= 32 {
+            for c in (0..width).step_by(LANES) {
+                let x = L::load(one.add(c));
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    *acc = L::load(rows.add(t * width + c)).mul_add(x, *acc);
+                }
+            }
+        } else {
+            for (t, acc) in acc.iter_mut().enumerate() {
+                for c in (0..width).step_by(LANES) {
+                    *acc = L::load(rows.add(t * width + c)).mul_add(L::load(one.add(c)), *acc);
+                }
+            }
+        }
+        L::sums(&acc)
+    }
+}
+
+/// The inner product of two rows, as one of [`dots`].
+///
+/// # Safety
+/// The CPU has the instructions of `L`; both have `width` floats, a multiple of [`LANES`].
+#[inline(always)]
+pub(crate) unsafe fn dot<L: Lanes>(a: *const f32, b: *const f32, width: usize) -> f32 {
+    // SAFETY: c + 16 ≤ width.
     unsafe {
         let mut acc = L::splat(0.0);
-        let mut i = 0;
-        while i < k {
-            acc = L::load(a.add(i)).mul_add(L::load(b.add(i)), acc);
-            i += LANES;
+        for c in (0..width).step_by(LANES) {
+            acc = L::load(a.add(c)).mul_add(L::load(b.add(c)), acc);
         }
-        acc
+        acc.sum()
     }
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn square_sum(x: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::{Level, exp1, ln1};
     use super::*;
     use crate::testing::Random;
 
@@ -165,6 +165,7 @@ mod tests {
                 for level in Level::available() {
                     assert_eq!(exp16(level, &x).map(f32::to_bits), e.map(f32::to_bits), "{level:?}");
                 }
+                assert_eq!(x.map(exp1).map(f32::to_bits), e.map(f32::to_bits));
             }
         }
         assert!(worst < 2e-7, "{worst:e}");
@@ -177,7 +178,21 @@ mod tests {
             x[..5].copy_from_slice(&[f32::NAN, f32::NEG_INFINITY, f32::INFINITY, -0.0, -1e30]);
             let e = exp16(level, &x);
             assert!(e[0].is_nan() && e[1] == 0.0 && e[2] > 2e38 && e[3] == 1.0 && e[4] == 0.0, "{level:?} {e:?}");
+            assert!(x[1..].iter().zip(&e[1..]).all(|(x, e)| exp1(*x) == *e) && exp1(f32::NAN).is_nan());
         }
+    }
+
+    #[test]
+    fn ln_is_good_to_two_ten_millionths() {
+        let mut worst = 0.0_f64;
+        for i in 0..400_000_u32 {
+            let x = f32::from_bits(0x0080_0000 + i * 5_300);
+            let exact = f64::from(x).ln();
+            worst = worst.max((f64::from(ln1(x)) - exact).abs() / exact.abs().max(1.0));
+        }
+        assert!(worst < 2e-7, "{worst:e}");
+        assert_eq!([ln1(1.0), ln1(0.0), ln1(f32::INFINITY)], [0.0, f32::NEG_INFINITY, f32::INFINITY]);
+        assert!(ln1(f32::NAN).is_nan() && ln1(-1.0).is_nan());
     }
 
     #[test]

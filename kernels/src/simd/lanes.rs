@@ -54,35 +54,84 @@ pub(crate) trait Lanes: Copy {
     unsafe fn peak(self) -> f32;
 }
 
+const MAGIC: f32 = 12_582_912.0;
+/// ln 2 = HI + LO; HI has so few bits that n · HI is exact.
+const LN2_HI: f32 = 0.693_359_375;
+const LN2_LO: f32 = -2.121_944_4e-4;
+/// Minimax of (e^r − 1 − r) / r² on |r| ≤ ln 2 / 2, as in Cephes' expf.
+const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
+/// Minimax of (ln(1 + r) − r + r²/2) / r³ on √½ ≤ 1 + r ≤ √2, as in Cephes' logf.
+const LN: [f32; 9] = [
+    7.037_683_6e-2,
+    -0.115_146_1,
+    0.116_769_98,
+    -0.124_201_41,
+    0.142_493_23,
+    -0.166_680_57,
+    0.200_007_15,
+    -0.249_999_94,
+    0.333_333_3,
+];
+const LOWEST: f32 = -87.3;
+const HIGHEST: f32 = 88.3;
+
 /// e^x: relative error below 2·10⁻⁷, 0 below −87.3, at most e^88.3; NaN stays NaN.
 ///
 /// # Safety
 /// The CPU has the instructions of `L`.
 #[inline(always)]
 pub(crate) unsafe fn exp<L: Lanes>(x: L) -> L {
-    const MAGIC: f32 = 12_582_912.0;
-    // ln 2 = HI + LO; HI has so few bits that n · HI is exact.
-    const LN2_HI: f32 = 0.693_359_375;
-    const LN2_LO: f32 = -2.121_944_4e-4;
-    // Taylor-like minimax of (e^r − 1 − r) / r² on |r| ≤ ln 2 / 2 (Cephes' expf).
-    const P: [f32; 6] =
-        [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
     // SAFETY: the caller vouches for the CPU; no pointers.
     unsafe {
-        let lowest = L::splat(-87.3);
+        let lowest = L::splat(LOWEST);
         // Constants first: max and min give the second operand where that is NaN.
-        let y = L::splat(88.3).min(lowest.max(x));
+        let y = L::splat(HIGHEST).min(lowest.max(x));
         let magic = L::splat(MAGIC);
         let t = y.mul_add(L::splat(std::f32::consts::LOG2_E), magic);
         let n = t.sub(magic);
         let r = n.mul_add(L::splat(-LN2_LO), n.mul_add(L::splat(-LN2_HI), y));
-        let mut p = L::splat(P[0]);
-        for &c in &P[1..] {
+        let mut p = L::splat(EXP[0]);
+        for &c in &EXP[1..] {
             p = p.mul_add(r, L::splat(c));
         }
         let e = p.mul_add(r.mul(r), r).add(L::splat(1.0));
         e.mul(t.exp2_of_magic()).zero_below(x, lowest)
     }
+}
+
+/// [`exp`] of one number, the same bits. To be inlined where fused multiply-add is an instruction.
+#[inline(always)]
+pub(crate) fn exp1(x: f32) -> f32 {
+    if x < LOWEST {
+        return 0.0;
+    }
+    let y = if HIGHEST < x { HIGHEST } else { x };
+    let t = y.mul_add(std::f32::consts::LOG2_E, MAGIC);
+    let n = t - MAGIC;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, y));
+    let p = EXP[1..].iter().fold(EXP[0], |p, &c| p.mul_add(r, c));
+    let e = p.mul_add(r * r, r) + 1.0;
+    e * f32::from_bits((t.to_bits() << 23).wrapping_add(0x3f80_0000))
+}
+
+/// ln x: relative error below 2·10⁻⁷ away from 1; −∞ of 0, NaN of NaN and of negative numbers. Denormals count as 0. To be
+/// inlined where fused multiply-add is an instruction.
+#[inline(always)]
+pub(crate) fn ln1(x: f32) -> f32 {
+    if x == f32::INFINITY || x.is_nan() {
+        return x;
+    }
+    if x < f32::MIN_POSITIVE {
+        return if x < 0.0 { f32::NAN } else { f32::NEG_INFINITY };
+    }
+    // x = m · 2^e with √½ ≤ m < √2.
+    let shifted = x.to_bits().wrapping_sub(0x3f35_04f3);
+    let e = (shifted as i32 >> 23) as f32;
+    let r = f32::from_bits((shifted & 0x7f_ffff).wrapping_add(0x3f35_04f3)) - 1.0;
+    let p = LN[1..].iter().fold(LN[0], |p, &c| p.mul_add(r, c));
+    let z = r * r;
+    let y = (p * r).mul_add(z, e.mul_add(LN2_LO, -0.5 * z));
+    e.mul_add(LN2_HI, r + y)
 }
 
 /// Sixteen lanes without vector instructions.

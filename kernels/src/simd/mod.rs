@@ -11,9 +11,9 @@ mod lanes;
 mod x86;
 
 pub(crate) use amx::{Amx, SIDE, TILE, pack_columns, pack_rows};
-pub(crate) use dot::{GemmRows, PAIR, deinterleave, dot_f32};
+pub(crate) use dot::{GemmRows, PAIR, deinterleave, dot, dots};
 pub(crate) use elementwise::{Narrow, SiluMul, Widen, square_sum, widen};
-pub(crate) use lanes::{LANES, Lanes, Portable, exp};
+pub(crate) use lanes::{LANES, Lanes, Portable, exp, exp1, ln1};
 
 /// An instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! Running softmax sums of the queries of one KV head, a block of keys and values at a time.
 
 use crate::cpu::Scratch;
-use crate::simd::{Job, LANES, Lanes, Level, Narrow, Widen, dot_f32, exp, widen};
+use crate::simd::{Job, LANES, Lanes, Level, Narrow, Widen, dot, dots, exp, exp1, ln1, widen};
 use half::bf16;
 
 /// The query vectors of one KV head: rows × group.
@@ -109,13 +109,18 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// Adds the loaded block's `tokens`, all of which all queries see.
+    pub(in crate::ops) fn whole_block(&mut self, level: Level, tokens: usize) {
+        level.run(WholeBlock { run: self, tokens });
+    }
+
     /// Adds the loaded block's `tokens`; query `i` of row `i / group` sees token t if `sees(row, t)`.
     pub(in crate::ops) fn block(&mut self, level: Level, tokens: usize, sees: impl Fn(usize, usize) -> bool) {
         for i in 0..self.max.len() {
             let row = i / self.group;
             self.seen.clear();
             self.seen.extend((0..tokens as u32).filter(|&t| sees(row, t as usize)));
-            level.run(BlockStep { run: self, query: i });
+            level.run(SomeTokens { run: self, query: i });
         }
     }
 
@@ -136,13 +141,40 @@ impl<'a> Running<'a> {
     }
 }
 
-/// One query over the loaded block's visible tokens.
-struct BlockStep<'r, 'a> {
+/// All queries over the loaded block.
+struct WholeBlock<'r, 'a> {
+    run: &'r mut Running<'a>,
+    tokens: usize,
+}
+
+impl Job for WholeBlock<'_, '_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        let Self { run, tokens } = self;
+        for i in 0..run.max.len() {
+            // SAFETY: `tokens` were loaded, and all arrays are padded to multiples of 16.
+            unsafe {
+                let q = run.q.as_ptr().add(i * run.width);
+                for t in (0..tokens).step_by(LANES) {
+                    let dots = dots::<L>(run.k.as_ptr().add(t * run.width), q, run.width);
+                    dots.mul(L::splat(run.scale)).store(run.logits.as_mut_ptr().add(t));
+                }
+                let (old, new) = run.merge::<L>(i, tokens);
+                values::<L>(run, i, old, new, tokens, |t| t);
+            }
+        }
+    }
+}
+
+/// One query over the tokens that it sees.
+struct SomeTokens<'r, 'a> {
     run: &'r mut Running<'a>,
     query: usize,
 }
 
-impl Job for BlockStep<'_, '_> {
+impl Job for SomeTokens<'_, '_> {
     type Out = ();
 
     #[inline(always)]
@@ -153,89 +185,114 @@ impl Job for BlockStep<'_, '_> {
             run.block_lse[i] = f32::NEG_INFINITY;
             return;
         }
-        // SAFETY: seen tokens were loaded; all arrays are padded to multiples of 16.
+        // SAFETY: seen tokens were loaded, and all arrays are padded to multiples of 16.
         unsafe {
-            let max = logits::<L>(run, i);
-            let (max, total) = if max == f32::NEG_INFINITY { (max, 0.0) } else { exps::<L>(run, n, max) };
-            run.block_lse[i] = max + total.ln();
-            // Merge: both sums are taken against the larger maximum.
-            let before = run.max[i];
-            let top = if max > before { max } else { before };
-            let factor = |max: f32| if max == top { 1.0 } else { (max - top).exp() };
-            // A NaN logit makes `total` NaN, which stays.
-            let (old, new) = (factor(before), factor(max));
-            run.max[i] = top;
-            run.weight[i] = run.weight[i] * old + total * new;
-            values::<L>(run, i, old, new);
-        }
-    }
-}
-
-/// Scaled inner products with the visible tokens, into `logits`, padded with −∞; returns their maximum.
-///
-/// # Safety
-/// As [`BlockStep`].
-#[inline(always)]
-unsafe fn logits<L: Lanes>(run: &mut Running<'_>, i: usize) -> f32 {
-    // SAFETY: token t of k is `[t · width ..][..width]`; logits have room for all, in whole vectors.
-    unsafe {
-        let q = run.q.as_ptr().add(i * run.width);
-        let scale = L::splat(run.scale);
-        let mut top = L::splat(f32::NEG_INFINITY);
-        for (chunk, seen) in run.seen.chunks(LANES).enumerate() {
-            let mut acc = [L::splat(0.0); LANES];
-            for (acc, &t) in acc.iter_mut().zip(seen) {
-                *acc = dot_f32::<L>(run.k.as_ptr().add(t as usize * run.width), q, run.width);
-            }
-            let to = run.logits.as_mut_ptr().add(chunk * LANES);
-            L::sums(&acc).mul(scale).store(to);
-            for pad in seen.len()..LANES {
-                to.add(pad).write(f32::NEG_INFINITY);
-            }
-            top = L::load(to).max(top);
-        }
-        top.peak()
-    }
-}
-
-/// `logits` to exp(logit − max) in place; returns the maximum and the sum.
-///
-/// # Safety
-/// As [`BlockStep`].
-#[inline(always)]
-unsafe fn exps<L: Lanes>(run: &mut Running<'_>, n: usize, max: f32) -> (f32, f32) {
-    // SAFETY: logits are whole vectors.
-    unsafe {
-        let top = L::splat(max);
-        let mut sum = L::splat(0.0);
-        for at in (0..n).step_by(LANES) {
-            let p = run.logits.as_mut_ptr().add(at);
-            let e = exp(L::load(p).sub(top));
-            e.store(p);
-            sum = sum.add(e);
-        }
-        (max, sum.sum())
-    }
-}
-
-/// `sum = sum · old + Σ (weight · new) · value` over the visible tokens.
-///
-/// # Safety
-/// As [`BlockStep`].
-#[inline(always)]
-unsafe fn values<L: Lanes>(run: &mut Running<'_>, i: usize, old: f32, new: f32) {
-    // SAFETY: token t of v is `[t · width ..][..width]`, and c + 16 ≤ width.
-    unsafe {
-        let sum = run.sum.as_mut_ptr().add(i * run.width);
-        let (old, new) = (L::splat(old), L::splat(new));
-        for c in (0..run.width).step_by(LANES) {
-            let mut acc = L::splat(0.0);
+            let q = run.q.as_ptr().add(i * run.width);
             for (at, &t) in run.seen.iter().enumerate() {
-                let v = L::load(run.v.as_ptr().add(t as usize * run.width + c));
-                acc = L::splat(run.logits[at]).mul_add(v, acc);
+                run.logits[at] = dot::<L>(run.k.as_ptr().add(t as usize * run.width), q, run.width) * run.scale;
             }
-            let to = sum.add(c);
-            acc.mul(new).add(L::load(to).mul(old)).store(to);
+            let (old, new) = run.merge::<L>(i, n);
+            let seen = std::mem::take(run.seen);
+            values::<L>(run, i, old, new, n, |at| seen[at] as usize);
+            *run.seen = seen;
+        }
+    }
+}
+
+impl Running<'_> {
+    /// The first `n` logits to exp(logit − their maximum). Returns the factors by which the earlier sum and this block's
+    /// are to be multiplied, so that both are against the larger maximum; the sum of weights is done here.
+    ///
+    /// # Safety
+    /// The CPU has the instructions of `L`; `n` is not 0.
+    #[inline(always)]
+    unsafe fn merge<L: Lanes>(&mut self, i: usize, n: usize) -> (f32, f32) {
+        let padded = n.next_multiple_of(LANES);
+        self.logits[n..padded].fill(f32::NEG_INFINITY);
+        // SAFETY: at + 16 ≤ padded, which is within the logits.
+        let (max, total) = unsafe {
+            let mut top = L::splat(f32::NEG_INFINITY);
+            for at in (0..padded).step_by(LANES) {
+                top = L::load(self.logits.as_ptr().add(at)).max(top);
+            }
+            let max = top.peak();
+            // −∞ − −∞ would be NaN: where all is −∞ (or NaN, which stays), 0 does as the maximum.
+            let against = L::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
+            let mut sum = L::splat(0.0);
+            for at in (0..padded).step_by(LANES) {
+                let p = self.logits.as_mut_ptr().add(at);
+                let e = exp(L::load(p).sub(against));
+                e.store(p);
+                sum = sum.add(e);
+            }
+            (max, sum.sum())
+        };
+        self.block_lse[i] = max + ln1(total);
+        let before = self.max[i];
+        let top = if max > before { max } else { before };
+        let factor = |max: f32| if max == top { 1.0 } else { exp1(max - top) };
+        let (old, new) = (factor(before), factor(max));
+        self.max[i] = top;
+        self.weight[i] = self.weight[i] * old + total * new;
+        (old, new)
+    }
+}
+
+/// `sum = sum · old + new · Σ weight · value` over `n` tokens, the at-th being `token(at)`.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; the tokens were loaded.
+#[inline(always)]
+unsafe fn values<L: Lanes>(
+    run: &mut Running<'_>,
+    i: usize,
+    old: f32,
+    new: f32,
+    n: usize,
+    token: impl Fn(usize) -> usize,
+) {
+    /// `N` vectors of coordinates at once.
+    ///
+    /// # Safety
+    /// As the outer function.
+    #[inline(always)]
+    unsafe fn some<L: Lanes, const N: usize>(
+        v: *const f32,
+        width: usize,
+        weights: &[f32],
+        token: &impl Fn(usize) -> usize,
+        sum: *mut f32,
+        (old, new): (f32, f32),
+    ) {
+        // SAFETY: token t of v is `width` floats from t · width; N vectors fit from where v and sum point.
+        unsafe {
+            let mut acc = [L::splat(0.0); N];
+            for (at, &weight) in weights.iter().enumerate() {
+                let row = v.add(token(at) * width);
+                for (j, acc) in acc.iter_mut().enumerate() {
+                    *acc = L::splat(weight).mul_add(L::load(row.add(j * LANES)), *acc);
+                }
+            }
+            for (j, acc) in acc.into_iter().enumerate() {
+                let to = sum.add(j * LANES);
+                acc.mul(L::splat(new)).add(L::load(to).mul(L::splat(old))).store(to);
+            }
+        }
+    }
+
+    let (v, width) = (run.v.as_ptr(), run.width);
+    let weights = &run.logits[..n];
+    // SAFETY: c + 16 · N ≤ width.
+    unsafe {
+        let sum = run.sum.as_mut_ptr().add(i * width);
+        let mut c = 0;
+        while c + 4 * LANES <= width {
+            some::<L, 4>(v.add(c), width, weights, &token, sum.add(c), (old, new));
+            c += 4 * LANES;
+        }
+        while c < width {
+            some::<L, 1>(v.add(c), width, weights, &token, sum.add(c), (old, new));
+            c += LANES;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Cpu;
 use crate::cpu::Scratch;
-use crate::simd::{Amx, Job, LANES, Lanes, Level, Narrow, SIDE, TILE, Widen, exp, pack_columns, pack_rows};
+use crate::simd::{Amx, Job, LANES, Lanes, Level, Narrow, SIDE, TILE, Widen, exp, exp1, pack_columns, pack_rows};
 use crate::team::Parts;
 use half::bf16;
 use oasis_core::geometry::Geometry;
@@ -313,7 +313,7 @@ impl Job for Softmax<'_, '_> {
                 let before = sums.max[i];
                 let (max, total) = exps::<L>(s, scale, before);
                 if max != before {
-                    let factor = (before - max).exp();
+                    let factor = exp1(before - max);
                     sums.weight[i] *= factor;
                     sums.o[i * d..][..d].iter_mut().for_each(|x| *x *= factor);
                     sums.max[i] = max;

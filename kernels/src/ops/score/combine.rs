@@ -1,6 +1,6 @@
 //! The scores of several queries become one a block.
 
-use crate::simd::{Job, LANES, Lanes, exp};
+use crate::simd::{Job, LANES, Lanes, exp, exp1};
 use oasis_core::settings::Group;
 
 /// All queries' scores of a pool to one row.
@@ -76,6 +76,6 @@ unsafe fn softmax<L: Lanes>(row: &mut [f32], resident: Option<f32>) -> f32 {
             // `max` gives the second operand where the first is NaN.
             sum = sum.add(e.max(zero));
         }
-        1.0 / (sum.sum() + resident.map_or(0.0, |r| (r - max).exp()))
+        1.0 / (sum.sum() + resident.map_or(0.0, |r| exp1(r - max)))
     }
 }

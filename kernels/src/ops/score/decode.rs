@@ -1,7 +1,7 @@
 //! Stored vectors to f32, inner products with all queries, and the reduction over a block's vectors.
 
 use crate::cpu::Scratch;
-use crate::simd::{Job, LANES, Lanes, Level, dot_f32, exp};
+use crate::simd::{Job, LANES, Lanes, Level, dots, exp, ln1};
 use half::bf16;
 use oasis_core::policy::{Reduce, SummaryShape};
 use oasis_core::storage::{Rounding, Storage, normal_levels, normal_scale};
@@ -70,11 +70,8 @@ impl Job for Tiles<'_, '_> {
                 for (i, &bias) in of.bias.iter().enumerate() {
                     let query = of.lifted.as_ptr().add(i * of.width);
                     for at in (0..count).step_by(LANES) {
-                        let mut acc = [L::splat(0.0); LANES];
-                        for (j, acc) in acc.iter_mut().enumerate() {
-                            *acc = dot_f32::<L>(values.as_ptr().add((at + j) * of.width), query, of.width);
-                        }
-                        L::sums(&acc).add(L::splat(bias)).store(products.as_mut_ptr().add(at));
+                        let dots = dots::<L>(values.as_ptr().add(at * of.width), query, of.width);
+                        dots.add(L::splat(bias)).store(products.as_mut_ptr().add(at));
                     }
                     let out = of.out.add(i * of.line + tile * blocks);
                     for (b, block) in products[..count].chunks_exact(form.vectors).enumerate() {
@@ -99,6 +96,10 @@ unsafe fn reduce<L: Lanes>(by: Reduce, products: &[f32], spare: &mut [f32]) -> f
         Reduce::Max => products.iter().fold(f32::NEG_INFINITY, |a, &b| if a >= b || a.is_nan() { a } else { b }),
         Reduce::Sum => products.iter().sum(),
         Reduce::LogSumExp => {
+            if products.len() % LANES == 0 {
+                // SAFETY: whole lanes.
+                return unsafe { log_sum_exp::<L>(products) };
+            }
             spare[products.len()..].fill(f32::NEG_INFINITY);
             spare[..products.len()].copy_from_slice(products);
             // SAFETY: `spare` is whole lanes.
@@ -128,7 +129,7 @@ unsafe fn log_sum_exp<L: Lanes>(x: &[f32]) -> f32 {
         for at in (0..x.len()).step_by(LANES) {
             sum = sum.add(exp(L::load(x.as_ptr().add(at)).sub(max_lanes)));
         }
-        max + sum.sum().ln()
+        max + ln1(sum.sum())
     }
 }
 
@@ -156,77 +157,105 @@ unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], to: &mut [f32]) {
                 }
             }
             Storage::Affine { bits } => {
-                let upper = match form.rounding {
-                    Rounding::Nearest => None,
-                    Rounding::Outward { upper } => Some(upper.min(dim)),
+                let (upper, scales) = match form.rounding {
+                    Rounding::Nearest => (dim, 4),
+                    Rounding::Outward { upper } => (upper.min(dim), 8),
                 };
-                let lines = [line(&bytes[..4]), if upper.is_some() { line(&bytes[4..8]) } else { (0.0, 0.0) }];
-                let codes = &bytes[if upper.is_some() { 8 } else { 4 }..];
-                unpack_codes::<L>(bits, codes, dim, to);
-                scale::<L>(&mut to[..dim], upper.unwrap_or(dim), lines);
+                let lines = [line(bytes), line(&bytes[scales - 4..])];
+                codes::<L>(bits, &bytes[scales..], dim, upper, lines, to);
             }
             Storage::Normal { bits } => {
-                let (scale_of, levels) = (normal_scale(bytes[0]), normal_levels(bits));
-                let low = scale_of * levels[0];
-                let step = scale_of * (levels[1] - levels[0]);
-                unpack_codes::<L>(bits, &bytes[1..], dim, to);
-                scale::<L>(&mut to[..dim], dim, [(low, step), (0.0, 0.0)]);
+                let (scale, levels) = (normal_scale(bytes[0]), normal_levels(bits));
+                let line = (scale * levels[0], scale * (levels[1] - levels[0]));
+                codes::<L>(bits, &bytes[1..], dim, dim, [line; 2], to);
             }
         }
     }
 }
 
 /// `lo`, `step` of a part.
+#[inline(always)]
 fn line(bytes: &[u8]) -> (f32, f32) {
     let at = |i: usize| bf16::from_le_bytes([bytes[i], bytes[i + 1]]).to_f32();
     (at(0), at(2))
 }
 
-/// Codes as floats.
+/// Codes of `bits` bits to `to[..dim]`: `lo + step · code`, the first `upper` by the first line, the others by the second.
 ///
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
-unsafe fn unpack_codes<L: Lanes>(bits: u8, codes: &[u8], dim: usize, to: &mut [f32]) {
-    let each = 2 * usize::from(bits);
-    for at in (0..dim).step_by(LANES) {
-        let mut word = [0; LANES];
-        let from = &codes[at / LANES * each..];
-        let n = each.min(from.len());
-        word[..n].copy_from_slice(&from[..n]);
-        let first = u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]);
-        // SAFETY: `to` has whole lanes.
+unsafe fn codes<L: Lanes>(
+    bits: u8,
+    codes: &[u8],
+    dim: usize,
+    upper: usize,
+    lines: [(f32, f32); 2],
+    to: &mut [f32],
+) {
+    // SAFETY: as promised.
+    unsafe {
+        match bits {
+            1 => codes_of::<L, 1>(codes, dim, upper, lines, to),
+            2 => codes_of::<L, 2>(codes, dim, upper, lines, to),
+            4 => codes_of::<L, 4>(codes, dim, upper, lines, to),
+            _ => codes_of::<L, 8>(codes, dim, upper, lines, to),
+        }
+    }
+}
+
+/// As [`codes`].
+///
+/// # Safety
+/// As [`codes`].
+#[inline(always)]
+unsafe fn codes_of<L: Lanes, const BITS: u32>(
+    codes: &[u8],
+    dim: usize,
+    upper: usize,
+    lines: [(f32, f32); 2],
+    to: &mut [f32],
+) {
+    let each = 2 * BITS as usize;
+    let mixed = upper < dim && upper % LANES != 0;
+    for (i, from) in codes.chunks(each).enumerate() {
+        let at = i * LANES;
+        // SAFETY: `to` has whole lanes; a whole chunk is read as it is, the last one may be short and is copied.
         unsafe {
-            let lanes = match bits {
-                1 => L::unpack::<1>(first),
-                2 => L::unpack::<2>(first),
-                4 => L::unpack::<4>(first),
-                _ => L::load_u8(word.as_ptr()),
+            let raw = if from.len() == each {
+                unpack::<L, BITS>(from.as_ptr())
+            } else {
+                let mut padded = [0; LANES];
+                padded[..from.len()].copy_from_slice(from);
+                unpack::<L, BITS>(padded.as_ptr())
             };
-            lanes.store(to.as_mut_ptr().add(at));
+            let (lo, step) = if mixed { (0.0, 1.0) } else { lines[usize::from(at >= upper)] };
+            raw.mul_add(L::splat(step), L::splat(lo)).store(to.as_mut_ptr().add(at));
         }
     }
     to[dim..].fill(0.0);
+    if mixed {
+        // A vector of lanes has both parts in it.
+        for (i, x) in to[..dim].iter_mut().enumerate() {
+            let (lo, step) = lines[usize::from(i >= upper)];
+            *x = lo + step * *x;
+        }
+    }
 }
 
-/// `x = lo + step · x`, the first `upper` by the first line, the others by the second.
+/// 16 codes as floats.
 ///
 /// # Safety
-/// The CPU has the instructions of `L`.
+/// The CPU has the instructions of `L`; 2 · BITS bytes are there.
 #[inline(always)]
-unsafe fn scale<L: Lanes>(x: &mut [f32], upper: usize, lines: [(f32, f32); 2]) {
-    let (high, low) = x.split_at_mut(upper);
-    for (part, (lo, step)) in [high, low].into_iter().zip(lines) {
-        let whole = part.len() / LANES * LANES;
-        // SAFETY: at + 16 ≤ len.
-        unsafe {
-            for at in (0..whole).step_by(LANES) {
-                let p = part.as_mut_ptr().add(at);
-                L::load(p).mul_add(L::splat(step), L::splat(lo)).store(p);
-            }
-        }
-        for v in &mut part[whole..] {
-            *v = lo + step * *v;
+unsafe fn unpack<L: Lanes, const BITS: u32>(p: *const u8) -> L {
+    // SAFETY: as promised.
+    unsafe {
+        match BITS {
+            1 => L::unpack::<1>(u64::from(u16::from_le_bytes(p.cast::<[u8; 2]>().read()))),
+            2 => L::unpack::<2>(u64::from(u32::from_le_bytes(p.cast::<[u8; 4]>().read()))),
+            4 => L::unpack::<4>(u64::from_le_bytes(p.cast::<[u8; 8]>().read())),
+            _ => L::load_u8(p),
         }
     }
 }
