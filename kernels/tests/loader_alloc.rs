@@ -48,6 +48,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// The largest request while a damaged checkpoint is opened and used.
+fn largest_allocation(damaged: Damaged) -> usize {
+    LARGEST.store(0, Relaxed);
+    // Whether it loads is another test's matter.
+    let _ = damaged.load();
+    LARGEST.load(Relaxed)
+}
+
 #[test]
 fn no_damaged_file_makes_the_loaders_allocate_twice_its_size() {
     let cases = std::env::var("OASIS_FUZZ_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3_000);
@@ -57,15 +65,15 @@ fn no_damaged_file_makes_the_loaders_allocate_twice_its_size() {
         let damaged = seeds.case(case);
         let size = damaged.len();
         let floor = if matches!(damaged, Damaged::Folder(_)) { REGEX_FLOOR } else { FLOOR };
-        LARGEST.store(0, Relaxed);
-        let loaded = damaged.load().is_ok();
-        let largest = LARGEST.load(Relaxed);
-        worst = worst.max((largest, case, size));
         let limit = (2 * size).max(floor);
-        assert!(
-            largest <= limit,
-            "case {case}: {largest} bytes for {size} bytes of files (loaded: {loaded})"
-        );
+        // Tables that live as long as the process grow now and then, whatever the file: only an allocation that
+        // comes again is the file's own.
+        let largest = match largest_allocation(damaged) {
+            large if large > limit => large.min(largest_allocation(seeds.case(case))),
+            small => small,
+        };
+        worst = worst.max((largest, case, size));
+        assert!(largest <= limit, "case {case}: {largest} bytes for {size} bytes of files");
     }
     let (largest, case, size) = worst;
     println!(
