@@ -62,7 +62,8 @@ impl Cap {
         match self {
             Self::Unlimited => k,
             Self::Blocks(n) => n.min(k),
-            Self::Fraction(f) if f > 0.0 => ((f * k as f64).ceil() as usize).clamp(1.min(k), k),
+            // 0.07 · 100 is 7.000000000000001 in binary; the cap it means is 7.
+            Self::Fraction(f) if f > 0.0 => ((f * k as f64 - 1e-9).ceil() as usize).clamp(1.min(k), k),
             Self::Fraction(_) => 0,
         }
     }
@@ -241,5 +242,18 @@ impl Settings {
     /// C as an integer.
     pub fn cap_blocks(&self) -> usize {
         if self.mode == Mode::Static { 0 } else { self.cap.blocks(self.k()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cap_is_rounded_up_to_whole_blocks() {
+        let blocks = |f: f64, k: usize| Cap::Fraction(f).blocks(k);
+        assert_eq!([blocks(0.05, 123), blocks(0.05, 59), blocks(0.05, 4), blocks(0.0, 4)], [7, 3, 1, 0]);
+        assert_eq!([blocks(0.07, 100), blocks(1.0, 59), blocks(0.5, 0)], [7, 59, 0]);
+        assert_eq!([Cap::Unlimited.blocks(9), Cap::Blocks(3).blocks(9), Cap::Blocks(30).blocks(9)], [9, 3, 9]);
     }
 }
