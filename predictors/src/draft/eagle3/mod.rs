@@ -9,6 +9,9 @@ mod forward;
 mod head;
 mod tensors;
 
+#[cfg(test)]
+mod tests;
+
 pub use head::Head;
 
 use super::{top, tree};
@@ -29,17 +32,17 @@ const NAME: &str = "eagle3";
 pub const fn entry<B: Backend>() -> DraftEntry<B> {
     DraftEntry {
         name: NAME,
-        about: "an EAGLE-3 head: one layer over the model's hidden rows (arXiv 2503.01840), native format",
+        about: "An EAGLE-3 head: one layer over the model's hidden rows (arXiv 2503.01840), native format.",
         version: 1,
         params: &[
             Param {
                 name: "path",
-                about: "folder or safetensors file of the head; `bundled` is the bundled model's",
+                about: "Folder or safetensors file of the head; `bundled` is the bundled model's.",
                 default: "\"bundled\"",
             },
             Param {
                 name: "max_positions",
-                about: "positions the head may be used for; 0: as its config says",
+                about: "Positions the head may be used for; 0: as its config says.",
                 default: "0",
             },
         ],
