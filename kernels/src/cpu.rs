@@ -48,7 +48,11 @@ impl Cpu {
     /// [`Error::Backend`] if the CPU lacks them.
     pub fn at_level(self, level: Level) -> Result<Self> {
         if !Level::available().contains(&level) {
-            return Err(Error::Backend(format!("this CPU has no {}; use {}", level.name(), self.level.name())));
+            return Err(Error::Backend(format!(
+                "this CPU has no {}; use {}",
+                level.name(),
+                self.level.name()
+            )));
         }
         Ok(Self { level, amx: level == Level::Avx512 && Amx::available(), ..self })
     }

@@ -35,9 +35,11 @@ impl Attend for Cpu {
             let (seq, head) = (pool / shape.kv_heads, pool % shape.kv_heads);
             let from = rows.host_first[seq] as usize;
             let count = rows.host_first[seq + 1] as usize - from;
-            let queries = Queries { q: args.q, first: from, rows: count, head, group: g.group(), heads: g.heads };
+            let queries =
+                Queries { q: args.q, first: from, rows: count, head, group: g.group(), heads: g.heads };
             let mut scratch = self.workers.get(worker);
-            let mut run = Running::new(&mut scratch, queries, g.head_dim, shape.tail_tokens.max(shape.block.tokens));
+            let mut run =
+                Running::new(&mut scratch, queries, g.head_dim, shape.tail_tokens.max(shape.block.tokens));
             let put = |column: usize, run: &Running<'_>| {
                 let Some(lse) = &lse else { return };
                 for (i, value) in run.block_lse.iter().enumerate() {
@@ -91,7 +93,10 @@ fn check(args: &AttendArgs<'_, Cpu>) -> Result<()> {
         need("attend", "slots of a pool", shape.slots, count as usize)?;
         let entries = &args.entries[pool * shape.slots..][..count as usize];
         if let Some(slot) = entries.iter().find(|&&s| s as usize >= shape.slots) {
-            return Err(Error::Invariant(format!("attend: entry {slot} of pool {pool}, which has {}", shape.slots)));
+            return Err(Error::Invariant(format!(
+                "attend: entry {slot} of pool {pool}, which has {}",
+                shape.slots
+            )));
         }
     }
     for seq in 0..shape.seqs {

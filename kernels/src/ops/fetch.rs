@@ -28,7 +28,9 @@ impl Fetch for Cpu {
             let (seq, head) = (pool / shape.kv_heads, pool % shape.kv_heads);
             let there = pool < shape.pools() && slot < shape.slots && seq < store.seqs();
             if !there || block >= store.blocks(seq) {
-                return Err(Error::Invariant(format!("fetch: pool {pool}, block {block}, slot {slot} of {shape:?}")));
+                return Err(Error::Invariant(format!(
+                    "fetch: pool {pool}, block {block}, slot {slot} of {shape:?}"
+                )));
             }
             let from = store.chunk(layer, seq, block, head);
             let to = &mut slots[(pool * shape.slots + slot) * chunk..][..chunk];

@@ -200,7 +200,8 @@ impl Product<'_> {
                         self.begin(out.slice(place(row), width), from);
                     }
                     let direct = height == SIDE && width == SIDE;
-                    let (c, stride) = if direct { (out.pointer(place(0)), n) } else { (spare.as_mut_ptr(), SIDE) };
+                    let (c, stride) =
+                        if direct { (out.pointer(place(0)), n) } else { (spare.as_mut_ptr(), SIDE) };
                     if !direct {
                         for row in 0..height {
                             spare[row * SIDE..][..width].copy_from_slice(out.slice(place(row), width));
@@ -261,7 +262,8 @@ mod tests {
         let mut out = Vec::new();
         for (r, x) in x.chunks(k).enumerate() {
             for (j, w) in w.chunks(k).enumerate() {
-                let dot: f64 = x.iter().zip(w).map(|(a, b)| f64::from(a.to_f32()) * f64::from(b.to_f32())).sum();
+                let dot: f64 =
+                    x.iter().zip(w).map(|(a, b)| f64::from(a.to_f32()) * f64::from(b.to_f32())).sum();
                 let bias = bias.map_or(0.0, |b| f64::from(b[j]));
                 out.push(dot + bias + before.map_or(0.0, |b| f64::from(b[r * n + j])));
             }
@@ -278,14 +280,23 @@ mod tests {
 
     fn as_in_double_precision_on(mut cpu: Cpu) {
         let mut random = Random::new(20);
-        for (rows, n, k) in [(1, 200, 96), (5, 70, 37), (63, 65, 576), (64, 300, 128), (150, 193, 100), (65, 1, 1), (97, 500, 64)] {
+        for (rows, n, k) in [
+            (1, 200, 96),
+            (5, 70, 37),
+            (63, 65, 576),
+            (64, 300, 128),
+            (150, 193, 100),
+            (65, 1, 1),
+            (97, 500, 64),
+        ] {
             let (x, w) = (random.bf16(rows * k), random.bf16(n * k));
             let (bias, before) = (random.f32(n), random.f32(rows * n));
             let b_x = cpu.upload(&x).unwrap();
             for (with_bias, accumulate) in [(false, false), (true, false), (false, true), (true, true)] {
                 let bias = with_bias.then_some(&bias[..]);
                 let linear = linear(&mut cpu, &w, bias, n);
-                let mut out = cpu.upload(&if accumulate { before.clone() } else { poison(rows * n) }).unwrap();
+                let mut out =
+                    cpu.upload(&if accumulate { before.clone() } else { poison(rows * n) }).unwrap();
                 cpu.gemm(&b_x, &linear, rows, accumulate, &mut out).unwrap();
                 let want = naive(&x, &w, k, bias, accumulate.then_some(&before[..]));
                 assert_close(out.iter().map(|&v| v.into()), &want, 0.5 * TOLERANCE);

@@ -92,7 +92,8 @@ mod tests {
         let [q, k, v] = [q, k, v].map(|x| cpu.upload(x).unwrap());
         let mut out = cpu.upload(&poison16(q.len())).unwrap();
         let rows = q.len() / g.q_dim();
-        cpu.prefill_attend(PrefillArgs { geometry: g, q: &q, k: &k, v: &v, first, rows, out: &mut out }).unwrap();
+        cpu.prefill_attend(PrefillArgs { geometry: g, q: &q, k: &k, v: &v, first, rows, out: &mut out })
+            .unwrap();
         out.to_vec()
     }
 
@@ -107,7 +108,9 @@ mod tests {
             let dot = |t: usize| q.iter().zip(&k[at(t)..][..d]).map(|(a, b)| a * b).sum::<f64>();
             let p: Vec<f64> = tokens.map(|t| (dot(t) / (d as f64).sqrt()).exp()).collect();
             let sum: f64 = p.iter().sum();
-            out.extend((0..d).map(|c| p.iter().enumerate().map(|(t, p)| p * v[at(t) + c]).sum::<f64>() / sum));
+            out.extend(
+                (0..d).map(|c| p.iter().enumerate().map(|(t, p)| p * v[at(t) + c]).sum::<f64>() / sum),
+            );
         }
         out
     }
@@ -128,7 +131,9 @@ mod tests {
             let tokens = (first + rows) * g.kv_dim();
             let (q, k, v) = (random.bf16(rows * g.q_dim()), random.bf16(tokens), random.bf16(tokens));
             let want = naive(&g, &q, &k, &v, first);
-            for cpu in [Cpu::new(2), Cpu::new(2).without_amx(), Cpu::new(1).at_level(Level::Portable).unwrap()] {
+            for cpu in
+                [Cpu::new(2), Cpu::new(2).without_amx(), Cpu::new(1).at_level(Level::Portable).unwrap()]
+            {
                 assert_close(f64s(&attend_on(cpu, &g, &q, &k, &v, first)), &want, 0.5 * TOLERANCE);
             }
         }

@@ -60,7 +60,9 @@ mod tests {
             let mut want = Vec::new();
             for row in x.chunks(dim) {
                 let mean = row.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>() / dim as f64;
-                want.extend(row.iter().zip(&w).map(|(&v, &w)| f64::from(v) / (mean + 1e-5).sqrt() * f64::from(w)));
+                want.extend(
+                    row.iter().zip(&w).map(|(&v, &w)| f64::from(v) / (mean + 1e-5).sqrt() * f64::from(w)),
+                );
             }
             let (x, w) = (cpu.upload(&x).unwrap(), cpu.upload(&w).unwrap());
             let mut out = cpu.upload(&poison16(rows * dim)).unwrap();

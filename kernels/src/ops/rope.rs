@@ -86,12 +86,17 @@ impl Rope for Cpu {
                 rotate(head, angles, turned);
                 // SAFETY: heads of row r are this task's.
                 let to = unsafe {
-                    if of_q { q.slice(r * q_dim + i * d, d) } else { k.slice(r * kv_dim + (i - g.heads) * d, d) }
+                    if of_q {
+                        q.slice(r * q_dim + i * d, d)
+                    } else {
+                        k.slice(r * kv_dim + (i - g.heads) * d, d)
+                    }
                 };
                 self.level.run(Narrow { from: turned, to });
             }
             // SAFETY: row r is this task's.
-            self.level.run(Narrow { from: &row[q_dim + kv_dim..], to: unsafe { v.slice(r * kv_dim, kv_dim) } });
+            self.level
+                .run(Narrow { from: &row[q_dim + kv_dim..], to: unsafe { v.slice(r * kv_dim, kv_dim) } });
         });
         Ok(())
     }

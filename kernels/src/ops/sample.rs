@@ -165,7 +165,8 @@ mod tests {
         assert!(error.to_string().contains("NaN"), "{error}");
         let mut random = Random::new(10);
         let wide = random.f32(3 * 1003);
-        let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap();
+        let best =
+            |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]).then(b.cmp(&a))).unwrap();
         let want: Vec<u32> = wide.chunks(1003).map(|row| best(row) as u32).collect();
         assert_eq!(sample(&wide, 1003, 0.0, 1.0, &[]).unwrap(), want);
     }
@@ -174,7 +175,8 @@ mod tests {
     fn draws_follow_the_probabilities_and_stay_in_the_nucleus() {
         let p = [0.1, 0.4, 0.2, 0.3_f32];
         let logits = p.map(f32::ln);
-        for (top_p, want) in [(1.0, p), (0.65, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]), (0.1, [0.0, 1.0, 0.0, 0.0])] {
+        for (top_p, want) in [(1.0, p), (0.65, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]), (0.1, [0.0, 1.0, 0.0, 0.0])]
+        {
             let mut counts = [0; 4];
             for i in 0..1000 {
                 let uniform = (i as f32 + 0.5) / 1000.0;

@@ -16,6 +16,7 @@ use decode::TileScores;
 use oasis_core::geometry::Geometry;
 use oasis_core::ops::{CacheShape, RankQuery, RowTable, Score, ScoreArgs};
 use oasis_core::settings::Group;
+use oasis_core::storage::{Storage, normal_scale};
 use oasis_core::{Error, Result};
 
 /// Order of f32 sums; absolute on logits, relative on softmax sums.
@@ -28,7 +29,13 @@ impl Score for Cpu {
     fn score(&mut self, args: ScoreArgs<'_, Self>) -> Result<()> {
         let fit_len = check(&args)?;
         let (shape, form) = (args.shape, args.summary_shape);
-        let view = View { geometry: args.geometry, shape, rows: args.rows, query: &args.query, candidates: args.candidates };
+        let view = View {
+            geometry: args.geometry,
+            shape,
+            rows: args.rows,
+            query: &args.query,
+            candidates: args.candidates,
+        };
         let pools = shape.pools();
         let most = (0..shape.seqs).map(|s| view.candidates(s).1).max().unwrap_or(0);
         let queries = (0..pools).map(|pool| view.queries(pool)).max().unwrap_or(0);
@@ -36,12 +43,17 @@ impl Score for Cpu {
             return Ok(());
         }
         // A query's scores are whole vectors, so that no loop has a remainder.
-        let sizes = Sizes { queries, width: form.dim.next_multiple_of(LANES), line: most.next_multiple_of(LANES) };
+        let sizes =
+            Sizes { queries, width: form.dim.next_multiple_of(LANES), line: most.next_multiple_of(LANES) };
         let all = pools * queries;
-        let [lifted, bias, scores] = self.whole.floats([all * sizes.width, all, all * sizes.line]);
+        let lengths = [all * sizes.width, all, all * sizes.line, 256];
+        let [lifted, bias, scores, scales] = self.whole.floats(lengths);
+        if matches!(form.storage, Storage::Normal { .. }) {
+            (0..=255_u8).zip(&mut *scales).for_each(|(byte, scale)| *scale = normal_scale(byte));
+        }
         let cpu = Borrowed { team: &self.team, workers: &self.workers, level: self.level };
         cpu.lift(&args, &view, &sizes, fit_len, lifted, bias);
-        cpu.tiles(&args, &view, &sizes, (lifted, bias), scores);
+        cpu.tiles(&args, &view, &sizes, (lifted, bias, scales), scores);
         cpu.combine(&view, &sizes, scores, (args.group, args.resident_lse), args.out);
         Ok(())
     }
@@ -101,7 +113,7 @@ impl Borrowed<'_> {
         args: &ScoreArgs<'_, Cpu>,
         view: &View<'_>,
         sizes: &Sizes,
-        (lifted, bias): (&[f32], &[f32]),
+        (lifted, bias, scales): (&[f32], &[f32], &[f32]),
         scores: &mut [f32],
     ) {
         let (shape, form) = (args.shape, args.summary_shape);
@@ -127,6 +139,7 @@ impl Borrowed<'_> {
                 // SAFETY: these blocks' columns are this task's.
                 out: unsafe { scores.pointer(at * sizes.line + from) },
                 line: sizes.line,
+                scales,
             };
             job.fill(self.level, &mut self.workers.get(worker));
         });
@@ -239,7 +252,9 @@ fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
     if let Some(lse) = args.resident_lse {
         need("score", "resident_lse", lse.len(), args.rows.rows() * g.heads)?;
         if matches!(args.query, RankQuery::Query(_)) {
-            return Err(Error::Invariant("score: the resident mass is that of rows, not of a stand-in query".into()));
+            return Err(Error::Invariant(
+                "score: the resident mass is that of rows, not of a stand-in query".into(),
+            ));
         }
     }
     Ok(fit_len)

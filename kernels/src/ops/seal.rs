@@ -40,7 +40,8 @@ impl Seal for Cpu {
         self.team.run(blocks, 4 * blocks * heads * chunk, |_, b| {
             for head in 0..heads {
                 // SAFETY: the chunks of block b are this task's.
-                let (keys, values) = unsafe { to.slice((b * heads + head) * chunk, chunk) }.split_at_mut(block.half());
+                let (keys, values) =
+                    unsafe { to.slice((b * heads + head) * chunk, chunk) }.split_at_mut(block.half());
                 for t in 0..block.tokens {
                     let at = ((b * block.tokens + t) * heads + head) * d;
                     keys[t * d..(t + 1) * d].copy_from_slice(&k[at..at + d]);

@@ -29,8 +29,9 @@ impl Select for Cpu {
         let failed = Mutex::new(None);
         self.team.run(n, 16 * n * most as usize, |_, p| {
             // SAFETY: pool p, its evictor and its outcome are this task's.
-            let (pool, evictor, outcome) =
-                unsafe { (&mut pools.slice(p, 1)[0], &mut evictors.slice(p, 1)[0], &mut outcomes.slice(p, 1)[0]) };
+            let (pool, evictor, outcome) = unsafe {
+                (&mut pools.slice(p, 1)[0], &mut evictors.slice(p, 1)[0], &mut outcomes.slice(p, 1)[0])
+            };
             let scores = &args.scores[p * shape.blocks..][..shape.blocks];
             let (first, end) = args.candidates[p / shape.kv_heads];
             let (k, cap) = (args.k, args.cap);

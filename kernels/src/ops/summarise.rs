@@ -111,7 +111,16 @@ mod tests {
         let mut out = cpu.upload(&[0xff_u8; 4 * 9 * 24]).unwrap();
         let mut args = |blocks: std::ops::Range<usize>, cpu: &mut Cpu| {
             let (summary, out) = (&Ends, &mut out);
-            cpu.summarise(SummariseArgs { shape: &shape, summary, store: &store, layer: 1, seq: 1, blocks, fit: &fit, out })
+            cpu.summarise(SummariseArgs {
+                shape: &shape,
+                summary,
+                store: &store,
+                layer: 1,
+                seq: 1,
+                blocks,
+                fit: &fit,
+                out,
+            })
         };
         args(1..4, &mut cpu).unwrap();
         assert!(args(3..5, &mut cpu).is_err());

@@ -63,6 +63,10 @@ mod tests {
         let x = cpu.upload(&[-200.0, 200.0, f32::NAN, 1.0, 1.0, 1.0]).unwrap();
         let mut out = cpu.upload(&poison16(3)).unwrap();
         cpu.swiglu(&x, 1, 3, &mut out).unwrap();
-        assert!(out[0].to_f32().abs() < 1e-30 && out[1].to_f32() == 200.0 && out[2].is_nan(), "{:?}", &out[..]);
+        assert!(
+            out[0].to_f32().abs() < 1e-30 && out[1].to_f32() == 200.0 && out[2].is_nan(),
+            "{:?}",
+            &out[..]
+        );
     }
 }

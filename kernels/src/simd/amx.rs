@@ -260,7 +260,8 @@ mod tests {
         let mut want: Vec<f64> = before.iter().map(|&x| x.into()).collect();
         for i in 0..32 {
             for j in 0..29 {
-                let dot = |k: usize| f64::from(a[i * depth + k].to_f32()) * f64::from(b[j * depth + k].to_f32());
+                let dot =
+                    |k: usize| f64::from(a[i * depth + k].to_f32()) * f64::from(b[j * depth + k].to_f32());
                 want[i * 40 + j] += (0..depth).map(dot).sum::<f64>();
             }
         }

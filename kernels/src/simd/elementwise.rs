@@ -177,7 +177,10 @@ mod tests {
             let mut x = [0.0; LANES];
             x[..5].copy_from_slice(&[f32::NAN, f32::NEG_INFINITY, f32::INFINITY, -0.0, -1e30]);
             let e = exp16(level, &x);
-            assert!(e[0].is_nan() && e[1] == 0.0 && e[2] > 2e38 && e[3] == 1.0 && e[4] == 0.0, "{level:?} {e:?}");
+            assert!(
+                e[0].is_nan() && e[1] == 0.0 && e[2] > 2e38 && e[3] == 1.0 && e[4] == 0.0,
+                "{level:?} {e:?}"
+            );
             assert!(x[1..].iter().zip(&e[1..]).all(|(x, e)| exp1(*x) == *e) && exp1(f32::NAN).is_nan());
         }
     }
@@ -231,15 +234,20 @@ mod tests {
         }
     }
 
-    struct Unpack<const BITS: u32>(u64, [f32; LANES]);
+    /// Codes, their numbers, their entries in a table of negative numbers.
+    struct Unpack<const BITS: u32>(u64, [f32; LANES], [f32; LANES]);
 
     impl<const BITS: u32> Job for &mut Unpack<BITS> {
         type Out = ();
 
         #[inline(always)]
         unsafe fn run<L: Lanes>(self) {
+            let table: [f32; LANES] = std::array::from_fn(|i| -((i % (1 << BITS)) as f32));
             // SAFETY: 16 floats.
-            unsafe { L::unpack::<BITS>(self.0).store(self.1.as_mut_ptr()) }
+            unsafe {
+                L::unpack::<BITS>(self.0).store(self.1.as_mut_ptr());
+                L::lookup::<BITS>(self.0, L::load(table.as_ptr())).store(self.2.as_mut_ptr());
+            }
         }
     }
 
@@ -254,8 +262,10 @@ mod tests {
             level.run(Sums(&v, &mut all, &mut each));
             assert_eq!(all.map(f32::to_bits), each.map(f32::to_bits), "{level:?}");
             assert_eq!(*first.get_or_insert(all), all, "{level:?}");
-            let (mut one, mut two, mut four) =
-                (Unpack::<1>(word, [9.0; LANES]), Unpack::<2>(word, [9.0; LANES]), Unpack::<4>(word, [9.0; LANES]));
+            let poison = [9.0; LANES];
+            let mut one = Unpack::<1>(word, poison, poison);
+            let mut two = Unpack::<2>(word, poison, poison);
+            let mut four = Unpack::<4>(word, poison, poison);
             level.run(&mut one);
             level.run(&mut two);
             level.run(&mut four);
@@ -263,6 +273,7 @@ mod tests {
                 assert_eq!(one.1[i], (word >> i & 1) as f32, "{level:?}");
                 assert_eq!(two.1[i], (word >> (2 * i) & 3) as f32, "{level:?}");
                 assert_eq!(four.1[i], (word >> (4 * i) & 15) as f32, "{level:?}");
+                assert_eq!([-one.1[i], -two.1[i], -four.1[i]], [one.2[i], two.2[i], four.2[i]], "{level:?}");
             }
         }
     }

@@ -26,6 +26,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn load_u8(p: *const u8) -> Self;
     /// The lowest 16 · `BITS` bits of `bits` as 16 unsigned numbers, lowest bits first.
     unsafe fn unpack<const BITS: u32>(bits: u64) -> Self;
+    /// As [`Lanes::unpack`], then the number's entry of `table`: where there are fewer than 16, the table repeats them.
+    unsafe fn lookup<const BITS: u32>(bits: u64, table: Self) -> Self;
     /// Rounds to the nearest bf16, ties to even; NaN stays NaN. 16 elements.
     unsafe fn store_bf16(self, p: *mut bf16);
     /// self + o.
@@ -203,6 +205,12 @@ impl Lanes for Portable {
     unsafe fn unpack<const BITS: u32>(bits: u64) -> Self {
         let mask = (1u64 << BITS) - 1;
         Self(std::array::from_fn(|i| (bits >> (i as u32 * BITS) & mask) as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<const BITS: u32>(bits: u64, table: Self) -> Self {
+        let mask = (1u64 << BITS) - 1;
+        Self(std::array::from_fn(|i| table.0[(bits >> (i as u32 * BITS) & mask) as usize]))
     }
 
     #[inline(always)]

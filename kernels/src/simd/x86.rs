@@ -45,6 +45,35 @@ macro_rules! fold8 {
     }};
 }
 
+/// Sixteen numbers of `BITS` bits, each with what is above it in its word.
+#[inline(always)]
+unsafe fn shift512<const BITS: u32>(bits: u64) -> __m512i {
+    unsafe {
+        let b = BITS as i32;
+        let low = bits as i32;
+        // Lanes 8–15 take the high word where 16 codes pass 32 bits.
+        let (words, from) = if BITS == 4 {
+            let high = _mm256_set1_epi32((bits >> 32) as i32);
+            (_mm512_inserti64x4::<1>(_mm512_set1_epi32(low), high), 0)
+        } else {
+            (_mm512_set1_epi32(low), 8 * b)
+        };
+        let first = _mm256_setr_epi32(0, b, 2 * b, 3 * b, 4 * b, 5 * b, 6 * b, 7 * b);
+        let second = _mm256_add_epi32(first, _mm256_set1_epi32(from));
+        _mm512_srlv_epi32(words, _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second))
+    }
+}
+
+/// Eight numbers of `BITS` bits, each with what is above it in its word.
+#[inline(always)]
+unsafe fn shift256<const BITS: u32>(word: u64) -> __m256i {
+    unsafe {
+        let b = BITS as i32;
+        let shifts = _mm256_setr_epi32(0, b, 2 * b, 3 * b, 4 * b, 5 * b, 6 * b, 7 * b);
+        _mm256_srlv_epi32(_mm256_set1_epi32(word as i32), shifts)
+    }
+}
+
 impl Lanes for Avx512 {
     const REGISTERS: usize = 32;
 
@@ -89,18 +118,15 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn unpack<const BITS: u32>(bits: u64) -> Self {
         unsafe {
-            let b = BITS as i32;
-            let low = bits as i32;
-            // Lanes 8–15 take the high word where 16 codes pass 32 bits.
-            let (high, from) = if BITS == 4 { ((bits >> 32) as i32, 0) } else { (low, 8) };
-            let words = _mm512_inserti64x4::<1>(_mm512_set1_epi32(low), _mm256_set1_epi32(high));
-            let shifts = _mm512_setr_epi32(
-                0, b, 2 * b, 3 * b, 4 * b, 5 * b, 6 * b, 7 * b, from * b, (from + 1) * b, (from + 2) * b,
-                (from + 3) * b, (from + 4) * b, (from + 5) * b, (from + 6) * b, (from + 7) * b,
-            );
-            let codes = _mm512_and_si512(_mm512_srlv_epi32(words, shifts), _mm512_set1_epi32((1 << b) - 1));
+            let codes = _mm512_and_si512(shift512::<BITS>(bits), _mm512_set1_epi32((1 << BITS) - 1));
             Self(_mm512_cvtepi32_ps(codes))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<const BITS: u32>(bits: u64, table: Self) -> Self {
+        // The permutation reads four bits of an index; a table that repeats makes the upper ones not matter.
+        unsafe { Self(_mm512_permutexvar_ps(shift512::<BITS>(bits), table.0)) }
     }
 
     #[inline(always)]
@@ -275,12 +301,24 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn unpack<const BITS: u32>(bits: u64) -> Self {
         unsafe {
-            let b = BITS as i32;
-            let shifts = _mm256_setr_epi32(0, b, 2 * b, 3 * b, 4 * b, 5 * b, 6 * b, 7 * b);
-            let mask = _mm256_set1_epi32((1 << b) - 1);
-            let half = |word: u64| {
-                let words = _mm256_set1_epi32(word as i32);
-                _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srlv_epi32(words, shifts), mask))
+            let mask = _mm256_set1_epi32((1 << BITS) - 1);
+            let half = |word| _mm256_cvtepi32_ps(_mm256_and_si256(shift256::<BITS>(word), mask));
+            Self(half(bits), half(bits >> (8 * BITS)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<const BITS: u32>(bits: u64, table: Self) -> Self {
+        unsafe {
+            let half = |word| {
+                // The permutation reads three bits of an index; the fourth chooses the half of the table.
+                let index = shift256::<BITS>(word);
+                let low = _mm256_permutevar8x32_ps(table.0, index);
+                if BITS < 4 {
+                    return low;
+                }
+                let high = _mm256_permutevar8x32_ps(table.1, index);
+                _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)))
             };
             Self(half(bits), half(bits >> (8 * BITS)))
         }

@@ -80,7 +80,14 @@ impl<'a> Running<'a> {
     }
 
     /// Widens `tokens` keys and values of `[K: half | V: half]`.
-    pub(in crate::ops) fn load(&mut self, level: Level, kv: &[bf16], half: usize, tokens: usize, head_dim: usize) {
+    pub(in crate::ops) fn load(
+        &mut self,
+        level: Level,
+        kv: &[bf16],
+        half: usize,
+        tokens: usize,
+        head_dim: usize,
+    ) {
         self.load_strided(level, &kv[..half], &kv[half..], head_dim, tokens, head_dim);
     }
 
@@ -189,7 +196,8 @@ impl Job for SomeTokens<'_, '_> {
         unsafe {
             let q = run.q.as_ptr().add(i * run.width);
             for (at, &t) in run.seen.iter().enumerate() {
-                run.logits[at] = dot::<L>(run.k.as_ptr().add(t as usize * run.width), q, run.width) * run.scale;
+                run.logits[at] =
+                    dot::<L>(run.k.as_ptr().add(t as usize * run.width), q, run.width) * run.scale;
             }
             let (old, new) = run.merge::<L>(i, n);
             let seen = std::mem::take(run.seen);

@@ -26,7 +26,8 @@ impl Case {
         let mut random = Random::new(seed);
         let g = geometry(2 * group, 2, block.head_dim);
         let seqs = rows.len();
-        let shape = CacheShape { seqs, kv_heads: 2, slots: 9, tail_tokens: block.tokens + 8, blocks: 1, block };
+        let shape =
+            CacheShape { seqs, kv_heads: 2, slots: 9, tail_tokens: block.tokens + 8, blocks: 1, block };
         let total: usize = rows.iter().sum();
         let mut entries = Vec::new();
         for _ in 0..shape.pools() {
@@ -35,9 +36,9 @@ impl Case {
             entries.extend(order);
         }
         // Every third row is a branch: it does not see its predecessor.
-        let masks = rows.iter().flat_map(|&n| {
-            (0..n).map(|i| (1u32 << (i + 1)) - 1 - if i % 3 == 2 { 1 << (i - 1) } else { 0 })
-        });
+        let masks = rows
+            .iter()
+            .flat_map(|&n| (0..n).map(|i| (1u32 << (i + 1)) - 1 - if i % 3 == 2 { 1 << (i - 1) } else { 0 }));
         Self {
             rows: rows.to_vec(),
             tails: (0..seqs).map(|_| random.below(block.tokens + 1) as u32).collect(),
@@ -88,7 +89,8 @@ impl Case {
         let pool = seq * 2 + head / self.g.group();
         let mut blocks = Vec::new();
         for &slot in &self.entries[pool * 9..][..self.counts[pool] as usize] {
-            let (k, v) = self.slots[(pool * 9 + slot as usize) * 2 * tokens * d..][..2 * tokens * d].split_at(tokens * d);
+            let (k, v) = self.slots[(pool * 9 + slot as usize) * 2 * tokens * d..][..2 * tokens * d]
+                .split_at(tokens * d);
             blocks.push(k.chunks(d).zip(v.chunks(d)).collect());
         }
         let (k, v) = self.tail[pool * 2 * self.shape.tail_tokens * d..][..2 * self.shape.tail_tokens * d]
@@ -149,7 +151,12 @@ const BLOCK: BlockShape = BlockShape { tokens: 16, head_dim: 64 };
 
 #[test]
 fn as_in_double_precision() {
-    let sizes = [(1, BLOCK), (3, BLOCK), (4, BlockShape { tokens: 5, head_dim: 20 }), (2, BlockShape { tokens: 32, head_dim: 96 })];
+    let sizes = [
+        (1, BLOCK),
+        (3, BLOCK),
+        (4, BlockShape { tokens: 5, head_dim: 20 }),
+        (2, BlockShape { tokens: 32, head_dim: 96 }),
+    ];
     for (i, (group, block)) in sizes.into_iter().enumerate() {
         let case = Case::new(group, block, &[1, 4, 8], 80 + i as u64);
         let (out, lse) = case.attend(&mut Cpu::new(2));
@@ -174,7 +181,8 @@ fn slot_ids_threads_instructions_and_the_batch_leave_no_trace() {
         random.shuffle(&mut to);
         for (from, &to) in to.iter().enumerate() {
             let source = (pool * 9 + from) * chunk;
-            moved.slots[(pool * 9 + to) * chunk..][..chunk].copy_from_slice(&case.slots[source..source + chunk]);
+            moved.slots[(pool * 9 + to) * chunk..][..chunk]
+                .copy_from_slice(&case.slots[source..source + chunk]);
         }
         moved.entries[pool * 9..][..9].iter_mut().for_each(|e| *e = to[*e as usize] as u32);
     }

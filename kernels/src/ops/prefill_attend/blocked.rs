@@ -2,7 +2,9 @@
 
 use crate::Cpu;
 use crate::cpu::Scratch;
-use crate::simd::{Amx, Job, LANES, Lanes, Level, Narrow, SIDE, TILE, Widen, exp, exp1, pack_columns, pack_rows};
+use crate::simd::{
+    Amx, Job, LANES, Lanes, Level, Narrow, SIDE, TILE, Widen, exp, exp1, pack_columns, pack_rows,
+};
 use crate::team::Parts;
 use half::bf16;
 use oasis_core::geometry::Geometry;
@@ -137,7 +139,14 @@ impl Sums<'_> {
     ///
     /// # Safety
     /// Nobody else has these rows' heads of `out`.
-    unsafe fn finish(&mut self, p: &Prompt<'_>, level: Level, head: usize, from: usize, out: &Parts<'_, bf16>) {
+    unsafe fn finish(
+        &mut self,
+        p: &Prompt<'_>,
+        level: Level,
+        head: usize,
+        from: usize,
+        out: &Parts<'_, bf16>,
+    ) {
         let (d, group) = (p.g.head_dim, p.g.group());
         for i in 0..group {
             for r in 0..p.height(from) {
@@ -191,7 +200,15 @@ unsafe fn on_tiles(
                 // SAFETY: 32 rows of q, `steps` tiles each of two times 16 keys, 32 columns of s.
                 unsafe {
                     let (b, next) = (b.as_ptr(), b.as_ptr().add(16 * d));
-                    tiles.add_product(a.as_ptr(), 2 * d, b, next, steps, c.as_mut_ptr().add(token), 4 * TOKENS);
+                    tiles.add_product(
+                        a.as_ptr(),
+                        2 * d,
+                        b,
+                        next,
+                        steps,
+                        c.as_mut_ptr().add(token),
+                        4 * TOKENS,
+                    );
                 }
             }
         }
@@ -271,7 +288,9 @@ unsafe fn product(
     let [cs, rs, bc, br] = [c_stride, a_stride, b_column, b_row].map(|x| x as isize);
     let old = if add { 1.0 } else { 0.0 };
     // SAFETY: by the caller's promise. The crate takes column strides before row strides.
-    unsafe { gemm::gemm(m, n, k, c, 1, cs, add, a, 1, rs, b, bc, br, old, 1.0_f32, false, false, false, one) };
+    unsafe {
+        gemm::gemm(m, n, k, c, 1, cs, add, a, 1, rs, b, bc, br, old, 1.0_f32, false, false, false, one)
+    };
 }
 
 /// Calls `put(i · 32 + r, query)` for query head i of row `from + r`; rows behind the end repeat the last one.

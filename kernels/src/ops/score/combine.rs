@@ -38,7 +38,13 @@ impl<F: FnMut(usize) -> Option<f32>> Job for Combine<'_, F> {
             for (out, &s) in self.out.iter_mut().zip(&*row) {
                 *out = match (i, max) {
                     (0, true) => s,
-                    (_, true) => if *out >= s || out.is_nan() { *out } else { s },
+                    (_, true) => {
+                        if *out >= s || out.is_nan() {
+                            *out
+                        } else {
+                            s
+                        }
+                    }
                     (0, false) => s * factor,
                     (_, false) => *out + s * factor,
                 };

@@ -4,7 +4,7 @@ use crate::cpu::Scratch;
 use crate::simd::{Job, LANES, Lanes, Level, dots, exp, ln1};
 use half::bf16;
 use oasis_core::policy::{Reduce, SummaryShape};
-use oasis_core::storage::{Rounding, Storage, normal_levels, normal_scale};
+use oasis_core::storage::{Rounding, Storage, normal_levels};
 
 /// Vectors that are decoded before any is used.
 const TILE: usize = 64;
@@ -25,6 +25,8 @@ pub(super) struct TileScores<'a> {
     pub out: *mut f32,
     /// Distance of queries in `out`.
     pub line: usize,
+    /// What scale bytes stand for, `[256]`; with [`Storage::Normal`] only.
+    pub scales: &'a [f32],
 }
 
 impl TileScores<'_> {
@@ -32,10 +34,12 @@ impl TileScores<'_> {
         let blocks = (TILE / self.form.vectors).max(1);
         let vectors = (blocks * self.form.vectors).next_multiple_of(LANES);
         let padded = self.form.vectors.next_multiple_of(LANES);
-        let [values, products, spare] = scratch.floats([vectors * self.width, vectors, padded]);
+        let [values, scales, products, spare] =
+            scratch.floats([vectors * self.width, vectors, vectors, padded]);
         // Behind the last coordinate, and behind the last vector, there are zeros.
         values.fill(0.0);
-        level.run(Tiles { of: self, blocks, values, products, spare });
+        scales.fill(1.0);
+        level.run(Tiles { of: self, blocks, values, scales, products, spare });
     }
 }
 
@@ -45,6 +49,8 @@ struct Tiles<'r, 'a> {
     blocks: usize,
     /// `[vectors of a tile][width]`.
     values: &'r mut [f32],
+    /// `[vectors of a tile]`: the factor of a vector that is not in its values.
+    scales: &'r mut [f32],
     /// `[vectors of a tile]`, of one query.
     products: &'r mut [f32],
     /// `[vectors of a block]`, in whole lanes.
@@ -56,7 +62,7 @@ impl Job for Tiles<'_, '_> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
-        let Self { of, blocks, values, products, spare } = self;
+        let Self { of, blocks, values, scales, products, spare } = self;
         let form = of.form;
         let vector_bytes = form.bytes() / form.vectors;
         for (tile, stored) in of.stored.chunks(blocks * form.bytes()).enumerate() {
@@ -64,14 +70,23 @@ impl Job for Tiles<'_, '_> {
             // SAFETY: the CPU has L's instructions; `values` and `products` hold a tile's vectors in whole lanes, and
             // `out` is as its description says.
             unsafe {
-                for (bytes, to) in stored.chunks_exact(vector_bytes).zip(values.chunks_exact_mut(of.width)) {
-                    decode::<L>(form, bytes, to);
+                let vectors = stored.chunks_exact(vector_bytes).zip(values.chunks_exact_mut(of.width));
+                match form.storage {
+                    Storage::Normal { bits } => {
+                        let table = levels::<L>(bits);
+                        for ((bytes, to), scale) in vectors.zip(&mut *scales) {
+                            *scale = of.scales[usize::from(bytes[0])];
+                            codes_to_levels::<L>(bits, &bytes[1..], table, form.dim, to);
+                        }
+                    }
+                    _ => vectors.for_each(|(bytes, to)| decode::<L>(form, bytes, to)),
                 }
                 for (i, &bias) in of.bias.iter().enumerate() {
                     let query = of.lifted.as_ptr().add(i * of.width);
                     for at in (0..count).step_by(LANES) {
                         let dots = dots::<L>(values.as_ptr().add(at * of.width), query, of.width);
-                        dots.add(L::splat(bias)).store(products.as_mut_ptr().add(at));
+                        let scaled = dots.mul_add(L::load(scales.as_ptr().add(at)), L::splat(bias));
+                        scaled.store(products.as_mut_ptr().add(at));
                     }
                     let out = of.out.add(i * of.line + tile * blocks);
                     for (b, block) in products[..count].chunks_exact(form.vectors).enumerate() {
@@ -93,7 +108,9 @@ unsafe fn reduce<L: Lanes>(by: Reduce, products: &[f32], spare: &mut [f32]) -> f
         return *only;
     }
     match by {
-        Reduce::Max => products.iter().fold(f32::NEG_INFINITY, |a, &b| if a >= b || a.is_nan() { a } else { b }),
+        Reduce::Max => {
+            products.iter().fold(f32::NEG_INFINITY, |a, &b| if a >= b || a.is_nan() { a } else { b })
+        }
         Reduce::Sum => products.iter().sum(),
         Reduce::LogSumExp => {
             if products.len() % LANES == 0 {
@@ -164,12 +181,66 @@ unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], to: &mut [f32]) {
                 let lines = [line(bytes), line(&bytes[scales - 4..])];
                 codes::<L>(bits, &bytes[scales..], dim, upper, lines, to);
             }
-            Storage::Normal { bits } => {
-                let (scale, levels) = (normal_scale(bytes[0]), normal_levels(bits));
-                let line = (scale * levels[0], scale * (levels[1] - levels[0]));
-                codes::<L>(bits, &bytes[1..], dim, dim, [line; 2], to);
-            }
+            Storage::Normal { .. } => unreachable!("normal codes have a path of their own"),
         }
+    }
+}
+
+/// The levels of normal codes, repeated.
+///
+/// # Safety
+/// The CPU has the instructions of `L`.
+#[inline(always)]
+unsafe fn levels<L: Lanes>(bits: u8) -> L {
+    let levels = normal_levels(bits);
+    let table: [f32; LANES] = std::array::from_fn(|i| levels[i % levels.len()]);
+    // SAFETY: 16 floats.
+    unsafe { L::load(table.as_ptr()) }
+}
+
+/// Normal codes to their levels, not yet scaled.
+///
+/// # Safety
+/// As [`decode`].
+#[inline(always)]
+unsafe fn codes_to_levels<L: Lanes>(bits: u8, codes: &[u8], table: L, dim: usize, to: &mut [f32]) {
+    // SAFETY: as promised.
+    unsafe {
+        match bits {
+            1 => words::<L, 1>(codes, to, |word| L::lookup::<1>(word, table)),
+            2 => words::<L, 2>(codes, to, |word| L::lookup::<2>(word, table)),
+            _ => words::<L, 4>(codes, to, |word| L::lookup::<4>(word, table)),
+        }
+    }
+    to[dim..].fill(0.0);
+}
+
+/// `f` of every 16 codes.
+///
+/// # Safety
+/// The CPU has the instructions of `L`; `to` has whole lanes.
+#[inline(always)]
+unsafe fn words<L: Lanes, const BITS: usize>(codes: &[u8], to: &mut [f32], f: impl Fn(u64) -> L) {
+    let mut chunks = codes.chunks_exact(2 * BITS);
+    let mut to = to.chunks_exact_mut(LANES);
+    for (from, to) in (&mut chunks).zip(&mut to) {
+        let p = from.as_ptr();
+        // SAFETY: 2 · BITS bytes are there, 16 floats to write.
+        unsafe {
+            let word = match BITS {
+                1 => u64::from(u16::from_le_bytes(p.cast::<[u8; 2]>().read())),
+                2 => u64::from(u32::from_le_bytes(p.cast::<[u8; 4]>().read())),
+                _ => u64::from_le_bytes(p.cast::<[u8; 8]>().read()),
+            };
+            f(word).store(to.as_mut_ptr());
+        }
+    }
+    if let Some(to) = to.next() {
+        let mut word = [0; 8];
+        let rest = chunks.remainder();
+        word[..rest.len()].copy_from_slice(rest);
+        // SAFETY: 16 floats to write.
+        unsafe { f(u64::from_le_bytes(word)).store(to.as_mut_ptr()) };
     }
 }
 
@@ -196,8 +267,6 @@ unsafe fn codes<L: Lanes>(
     // SAFETY: as promised.
     unsafe {
         match bits {
-            1 => codes_of::<L, 1>(codes, dim, upper, lines, to),
-            2 => codes_of::<L, 2>(codes, dim, upper, lines, to),
             4 => codes_of::<L, 4>(codes, dim, upper, lines, to),
             _ => codes_of::<L, 8>(codes, dim, upper, lines, to),
         }
@@ -252,8 +321,6 @@ unsafe fn unpack<L: Lanes, const BITS: u32>(p: *const u8) -> L {
     // SAFETY: as promised.
     unsafe {
         match BITS {
-            1 => L::unpack::<1>(u64::from(u16::from_le_bytes(p.cast::<[u8; 2]>().read()))),
-            2 => L::unpack::<2>(u64::from(u32::from_le_bytes(p.cast::<[u8; 4]>().read()))),
             4 => L::unpack::<4>(u64::from_le_bytes(p.cast::<[u8; 8]>().read())),
             _ => L::load_u8(p),
         }

@@ -54,7 +54,8 @@ fn forms() -> Vec<SummaryShape> {
 }
 
 const BLOCK: BlockShape = BlockShape { tokens: 16, head_dim: 32 };
-const SHAPE: CacheShape = CacheShape { seqs: 3, kv_heads: 2, slots: 2, tail_tokens: 20, blocks: 300, block: BLOCK };
+const SHAPE: CacheShape =
+    CacheShape { seqs: 3, kv_heads: 2, slots: 2, tail_tokens: 20, blocks: 300, block: BLOCK };
 const CANDIDATES: [(u32, u32); 3] = [(1, 290), (2, 9), (5, 5)];
 /// Rows of each sequence, and those that rank.
 const ROWS: ([usize; 3], [u32; 3]) = ([3, 1, 1], [0b101, 0b1, 0]);
@@ -89,7 +90,8 @@ impl Case {
         for row in (0..ROWS.0[seq]).filter(|r| ROWS.1[seq] >> r & 1 == 1) {
             for h in head * 3..head * 3 + 3 {
                 let place = (first_row + row) * 6 + h;
-                let q: Vec<f64> = self.q[place * 32..][..32].iter().map(|x| f64::from(x.to_f32()) * 0.25).collect();
+                let q: Vec<f64> =
+                    self.q[place * 32..][..32].iter().map(|x| f64::from(x.to_f32()) * 0.25).collect();
                 let s = (first..end).map(|b| self.naive_block(pool, b as usize, &q)).collect();
                 scores.push((s, f64::from(self.resident[place])));
             }
@@ -192,7 +194,9 @@ fn threads_and_instructions_leave_no_trace() {
 #[test]
 fn a_block_of_nan_is_nan_and_alone() {
     let near = Rounding::Nearest;
-    for form in [form(1, 32, Reduce::Max, Storage::Bf16, near), form(4, 32, Reduce::LogSumExp, Storage::F32, near)] {
+    for form in
+        [form(1, 32, Reduce::Max, Storage::Bf16, near), form(4, 32, Reduce::LogSumExp, Storage::F32, near)]
+    {
         for group in [Group::Max, Group::Mean, Group::SoftmaxSum] {
             for (bad, at) in [(f32::NAN, 7), (f32::INFINITY, 8), (f32::NEG_INFINITY, 9)] {
                 let mut case = Case::new(form, 60);
