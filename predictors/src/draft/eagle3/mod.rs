@@ -108,6 +108,11 @@ impl<B: Backend> Eagle3<B> {
         Ok(Self::new(Arc::new(Head::load((config, config_json), (weights, safetensors), backend, model)?)))
     }
 
+    /// The weights, to start further sequences with.
+    pub fn head(&self) -> &Arc<Head<B>> {
+        &self.head
+    }
+
     /// The rows in `hidden` must be those of the tokens since the last proposal, and the head made for so many.
     fn check(&self, done: usize, view: &DraftView<'_>) -> Result<()> {
         let (positions, limit) = (view.tokens.len().saturating_sub(1), self.head.max_positions());
