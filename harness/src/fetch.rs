@@ -229,11 +229,11 @@ impl Job<'_> {
     }
 
     /// Two fetches at once would unpack over each other.
-    fn lock(&self) -> Result<fs::File> {
+    fn lock(&self) -> Result<Lock> {
         let path = self.dir.join(format!("{}.lock", self.remote.name));
         let file = fs::File::create(&path).with_context(|| format!("{}: not writable", path.display()))?;
         match file.try_lock() {
-            Ok(()) => Ok(file),
+            Ok(()) => Ok(Lock(file)),
             Err(fs::TryLockError::WouldBlock) => {
                 bail!("another `oasis fetch {}` is running (lock: {})", self.remote.name, path.display())
             }
@@ -320,6 +320,16 @@ impl Job<'_> {
         let tail: Vec<&str> = said.lines().rev().take(3).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
         bail!("{what}: {} said\n  {}\n{hand}", python.display(), tail.join("\n  "))
+    }
+}
+
+/// Given back at the end, even if a child process still holds a copy of the descriptor.
+struct Lock(fs::File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The worst that a failure does is what no unlocking would have done.
+        let _ = self.0.unlock();
     }
 }
 

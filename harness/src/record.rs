@@ -123,8 +123,8 @@ pub struct TaskRecord {
     pub samples: usize,
     /// It has no score: its tokens are forced and distributions are compared with dense decoding.
     pub teacher_forced: bool,
-    /// Score without reading the prompt.
-    pub chance: f64,
+    /// Score without reading the prompt; none where there is no score.
+    pub chance: Option<f64>,
     /// Unit of the score.
     pub unit: String,
     /// SHA-256 over the hashes of all prompts.

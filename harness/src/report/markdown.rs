@@ -43,7 +43,7 @@ pub fn render(
         repeats => results.repeats,
         fingerprint => results.fingerprint.as_str(),
         invariants => tables::invariants(&results.invariants),
-        warnings => results.warnings.clone(),
+        warnings => tables::warnings(&results.warnings, true),
         main => tables::main(&view, 3).markdown(),
         by_task => shown(tables::by_task(&view, 3)),
         notes => tables::footnotes(&view),

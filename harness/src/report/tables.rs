@@ -287,7 +287,7 @@ pub fn tasks(view: &View<'_>) -> Grid {
         Some(if t.teacher_forced { "no score: distance from dense".to_owned() } else { t.unit.clone() })
     };
     grid.words("score", tasks.iter().map(scored).collect());
-    let chance = |t: &crate::record::TaskRecord| (!t.teacher_forced).then(|| units::significant(t.chance));
+    let chance = |t: &crate::record::TaskRecord| t.chance.map(units::significant);
     grid.numbers("chance", tasks.iter().map(chance).collect());
     grid.words("prompts sha256", tasks.iter().map(|t| Some(short_hash(&t.prompts_sha256))).collect());
     grid
@@ -296,6 +296,26 @@ pub fn tasks(view: &View<'_>) -> Grid {
 /// The first digits of a hash: enough to compare by eye.
 pub fn short_hash(hash: &str) -> String {
     hash.chars().take(12).collect()
+}
+
+/// Warnings, those that say the same of several cells in one; `name` them all or only count them.
+pub fn warnings(list: &[String], name: bool) -> Vec<String> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for text in list {
+        let (cell, rest) =
+            text.strip_prefix("cell `").and_then(|t| t.split_once("`: ")).unwrap_or(("", text.as_str()));
+        match groups.iter_mut().find(|(r, cells)| *r == rest && !cell.is_empty() && !cells[0].is_empty()) {
+            Some((_, cells)) => cells.push(cell),
+            None => groups.push((rest, vec![cell])),
+        }
+    }
+    let line = |(rest, cells): (&str, Vec<&str>)| match cells[..] {
+        [""] => rest.to_owned(),
+        [cell] => format!("cell `{cell}`: {rest}"),
+        _ if name => format!("cells `{}`: {rest}", cells.join("`, `")),
+        _ => format!("{} cells: {rest}", cells.len()),
+    };
+    groups.into_iter().map(line).collect()
 }
 
 /// One line an invariant, broken ones first.
@@ -316,5 +336,20 @@ fn verdict(v: Verdict) -> &'static str {
         Verdict::Warning => "WARNING",
         Verdict::Violated => "VIOLATED",
         Verdict::NotChecked => "not checked",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_that_say_the_same_are_one() {
+        let list =
+            ["few samples", "cell `a`: covered", "cell `b`: ideal", "cell `c`: covered", "few samples"];
+        let list: Vec<String> = list.map(str::to_owned).to_vec();
+        let counted = ["few samples", "2 cells: covered", "cell `b`: ideal", "few samples"];
+        assert_eq!(warnings(&list, false), counted);
+        assert_eq!(warnings(&list, true)[1], "cells `a`, `c`: covered");
     }
 }

@@ -27,7 +27,7 @@ pub fn render(results: &Results, width: u16) -> String {
     for note in tables::footnotes(&view) {
         out += &line(&note, "", width);
     }
-    for warning in &results.warnings {
+    for warning in tables::warnings(&results.warnings, false) {
         out += &line(&format!("warning: {warning}"), "", width);
     }
     out += &failures(results, width);

@@ -49,7 +49,8 @@ impl Frame {
             length: t.length,
             samples: t.indices.len(),
             teacher_forced: t.forced(),
-            chance: t.task.chance(),
+            // NaN is no JSON: a record with one could not be read back.
+            chance: Some(t.task.chance()).filter(|c| c.is_finite()),
             unit: t.task.unit().to_owned(),
             prompts_sha256: prompts.clone(),
             data_sha256: t.task.data_sha256().map(str::to_owned),
@@ -187,7 +188,8 @@ fn mark_noise(rows: &mut [RowRecord], frame: &Frame) {
     for task in frame.tasks.iter().filter(|t| !t.teacher_forced) {
         let of_dense = rows.iter().find(|r| r.cell == dense.label && r.task == task.label);
         let accuracy = of_dense.and_then(|r| r.metrics.get("accuracy"));
-        let noise = accuracy.is_some_and(|a| a.value <= task.chance + 2.0 * a.stderr.unwrap_or(0.0));
+        let chance = task.chance.unwrap_or(0.0);
+        let noise = accuracy.is_some_and(|a| a.value <= chance + 2.0 * a.stderr.unwrap_or(0.0));
         rows.iter_mut().filter(|r| r.task == task.label).for_each(|r| r.non_discriminative = noise);
     }
 }
