@@ -1,5 +1,6 @@
 //! Tests across crates, in one binary.
 
+mod cli;
 mod invariants;
 mod models;
 mod oracles;
