@@ -263,6 +263,12 @@ pub struct Machine {
     pub jobs: usize,
     /// Threads of each worker's engine.
     pub threads: usize,
+    /// Bytes of the weights in device memory.
+    #[serde(default)]
+    pub weights_bytes: u64,
+    /// Most memory that the process held at once in this sitting, as the system counts it; 0 where it does not say.
+    #[serde(default)]
+    pub peak_bytes: u64,
     /// `decode_tok_s`, `tpot_ms_p50`, `step_ms_p50`, ..., `exposed_transfer_ms`, `prefill_tok_s` by cell and task.
     pub rows: Vec<TimingRow>,
     /// Memory by cell.

@@ -5,6 +5,7 @@ use super::samples::Samples;
 use crate::app::App;
 use crate::plan::Plan;
 use anyhow::Result;
+use oasis_core::model::ModelConfig;
 use oasis_core::plan::{MemoryPlan, SeqLength};
 use oasis_core::registry::{Params, find};
 use oasis_core::text::Tokenizer;
@@ -19,6 +20,7 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         println!("# note: {note}");
     }
     println!("# {} samples × {} cells × {} repeats", plan.samples(), plan.cells.len(), plan.repeats);
+    println!("# weights: {:.2} MiB in bf16", weights_bytes(&opened.checkpoint.config) as f64 / MIB);
     println!("# memory beside the weights, for the longest sample (MiB)");
     let width = plan.cells.iter().map(|c| c.label.len()).max().unwrap_or(4).max(4);
     println!(
@@ -55,6 +57,14 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         );
     }
     Ok(())
+}
+
+/// Bytes of the matrices in bf16; norms and biases add less than a thousandth.
+pub fn weights_bytes(config: &ModelConfig) -> usize {
+    let g = &config.geometry;
+    let layer = g.hidden * (g.qkv_dim() + g.q_dim() + 3 * g.intermediate);
+    let tables = if config.tied_embeddings { 1 } else { 2 };
+    2 * (tables * g.vocab * g.hidden + g.layers * layer)
 }
 
 /// Prints the first prompt of every task, as text with its token count and hash.

@@ -102,7 +102,16 @@ fn cpu_name() -> String {
 }
 
 fn memory_bytes() -> u64 {
-    let kib = field("/proc/meminfo", "MemTotal").and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok());
+    kib("/proc/meminfo", "MemTotal")
+}
+
+/// Most memory that this process held at once.
+pub fn peak_bytes() -> u64 {
+    kib("/proc/self/status", "VmHWM")
+}
+
+fn kib(file: &str, name: &str) -> u64 {
+    let kib = field(file, name).and_then(|v| v.trim_end_matches(" kB").parse::<u64>().ok());
     kib.map_or(0, |k| k * 1024)
 }
 

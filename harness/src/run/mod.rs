@@ -24,9 +24,8 @@ use crate::spec::{self, Limit};
 use anyhow::{Context as _, Result, bail};
 use model::Opened;
 use oasis_core::engine::Engine;
-use oasis_core::geometry::Geometry;
 use oasis_core::model::Model;
-use oasis_core::ops::Backend;
+use oasis_core::ops::{Backend, Memory};
 use oasis_kernels::Cpu;
 use output::{Existing, RunDir, UnitKey};
 use progress::Progress;
@@ -143,9 +142,10 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (jobs, threads) = workers(plan.jobs, &opened.checkpoint.config.geometry, cores);
+    let (jobs, threads) = workers(plan.jobs, dry::weights_bytes(&opened.checkpoint.config), cores);
     let mut loader = Cpu::new(cores);
     let model = Arc::new(opened.checkpoint.build(&mut loader)?);
+    let weights_bytes = loader.usage().device as u64;
     let built = policies::build(app, &plan.cells, &opened, &mut loader, &model)?;
     let engine = {
         let model = model.clone();
@@ -153,14 +153,21 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
     };
     let versions = identity::versions(&plan, app)?;
     let parts = identity::fingerprint(&plan, &opened, &samples, &versions);
-    let sitting = Sitting { args, plan: &plan, opened: &opened, samples: &samples, jobs, threads, parts };
+    let sitting = Sitting {
+        args,
+        plan: &plan,
+        opened: &opened,
+        samples: &samples,
+        jobs,
+        threads,
+        weights_bytes,
+        parts,
+    };
     sitting.run(&built, &model, &engine, versions)
 }
 
 /// Workers and threads of each: a worker a core for a small model, all cores for one worker otherwise.
-fn workers(wanted: Option<usize>, g: &Geometry, cores: usize) -> (usize, usize) {
-    let layer = g.hidden * (g.qkv_dim() + g.q_dim() + 3 * g.intermediate);
-    let weights = 2 * (g.vocab * g.hidden + g.layers * layer);
+fn workers(wanted: Option<usize>, weights: usize, cores: usize) -> (usize, usize) {
     let jobs = wanted.unwrap_or(if weights <= SMALL_MODEL { cores } else { 1 });
     (jobs, (cores / jobs).max(1))
 }
@@ -173,6 +180,7 @@ struct Sitting<'a> {
     samples: &'a Samples,
     jobs: usize,
     threads: usize,
+    weights_bytes: u64,
     parts: BTreeMap<String, String>,
 }
 
@@ -193,8 +201,14 @@ impl Sitting<'_> {
         dir.write_json(output::FINGERPRINT, &self.parts)?;
         dir.write(output::CONFIG, self.plan.resolved().text.as_bytes())?;
         dir.write_json(output::ENVIRONMENT, &identity::environment(versions, "cpu"))?;
-        let machine =
-            |wall_s| Machine { wall_s, jobs: self.jobs, threads: self.threads, ..Machine::default() };
+        let machine = |wall_s| Machine {
+            wall_s,
+            jobs: self.jobs,
+            threads: self.threads,
+            weights_bytes: self.weights_bytes,
+            peak_bytes: identity::peak_bytes(),
+            ..Machine::default()
+        };
         dir.write_json(
             output::RESULTS,
             &results::summarise(self.plan, &frame, &before, machine(wall_before)),
@@ -297,20 +311,9 @@ mod tests {
 
     #[test]
     fn small_models_get_a_worker_a_core() {
-        let nano = Geometry {
-            layers: 6,
-            hidden: 256,
-            intermediate: 640,
-            heads: 8,
-            kv_heads: 2,
-            head_dim: 64,
-            vocab: 1472,
-            max_positions: 16384,
-            world: Default::default(),
-        };
-        assert_eq!(workers(None, &nano, 4), (4, 1));
-        assert_eq!(workers(Some(2), &nano, 4), (2, 2));
-        let large = Geometry { vocab: 49152, hidden: 576, layers: 30, ..nano };
-        assert_eq!(workers(None, &large, 4), (1, 4));
+        assert_eq!(workers(None, 10 << 20, 4), (4, 1));
+        assert_eq!(workers(Some(2), 10 << 20, 4), (2, 2));
+        assert_eq!(workers(Some(8), 10 << 20, 4), (8, 1));
+        assert_eq!(workers(None, 270 << 20, 4), (1, 4));
     }
 }
