@@ -63,7 +63,8 @@ pub struct HostStore<B: Memory + ?Sized> {
 impl<B: Memory> HostStore<B> {
     /// A store that starts from the prompts' extents; it grows by extents of `growth_blocks`.
     pub fn new(prompts: Vec<Arc<Extent<B>>>, growth_blocks: usize) -> Self {
-        let seq = |prompt: Arc<Extent<B>>| SeqStore { blocks: prompt.layout.blocks, prompt, grown: Vec::new() };
+        let seq =
+            |prompt: Arc<Extent<B>>| SeqStore { blocks: prompt.layout.blocks, prompt, grown: Vec::new() };
         Self { seqs: prompts.into_iter().map(seq).collect(), growth_blocks: growth_blocks.max(1) }
     }
 
