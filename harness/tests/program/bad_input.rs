@@ -135,8 +135,8 @@ fn configurations_without_tasks_cells_or_file() {
     let place = Place::new(SMALL);
     let out = place.command(&[]).args(["-c", "other.toml"]).output().expect("starts");
     assert!(!out.status.success());
-    let twice = SMALL.replacen("[[cell]]\nlabel = \"previous\"", "[[cell]]\nlabel = \"dense\"", 1);
-    refused(&twice, &[], &["dense"]);
+    let twice = format!("{SMALL}\n[[cell]]\nlabel = \"previous\"\npredictor = \"previous-token\"\n");
+    refused(&twice, &[], &["two cells", "`previous`", "another label"]);
     refused(SMALL, &["--limit", "0"], &["--limit", "0"]);
     refused(SMALL, &["--limit", "1.5"], &["--limit", "1.5"]);
     refused(SMALL, &["--backend", "cuda"], &["not in this version", "--backend cpu"]);
