@@ -87,7 +87,7 @@ impl<B: Backend> Engine<B> {
     /// Puts a model and a backend together.
     pub fn new(backend: B, model: Arc<Model<B>>) -> Result<Self> {
         let g = &model.config.geometry;
-        if g.kv_heads == 0 || g.heads % g.kv_heads != 0 {
+        if g.kv_heads == 0 || !g.heads.is_multiple_of(g.kv_heads) {
             return Err(Error::Unsupported(format!(
                 "{} query heads do not divide among {} KV heads",
                 g.heads, g.kv_heads

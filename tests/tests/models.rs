@@ -144,7 +144,8 @@ fn smollm2_agrees_with_transformers() {
     let d = difference(&prefix.logits, &reference.floats("logits_rounded"));
     let p = difference(&prefix.logits, &reference.floats("logits"));
     println!("SmolLM2, last position: {d:.2e} rounded, {p:.2e} plain");
-    assert!(d < 5e-3 && p < 3e-2);
+    // Over 30 layers a tipped rounding grows to the size of rounding itself (their two variants differ by 0.16).
+    assert!(d < 2e-2 && p < 2e-2);
     let mut agree = 0;
     for i in 0..16 {
         let prefix = prefill(&mut engine, &ids[..ids.len() - 15 + i], 16);
