@@ -173,7 +173,7 @@ impl Drop for Closing<'_> {
         let mut looks = 0_usize;
         while self.0.state.load(Acquire) & (OPEN - 1) != 0 {
             looks += 1;
-            if looks % 1_000 == 0 {
+            if looks.is_multiple_of(1_000) {
                 std::thread::yield_now();
             }
             std::hint::spin_loop();

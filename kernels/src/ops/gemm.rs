@@ -7,7 +7,7 @@
 use super::need;
 use crate::Cpu;
 use crate::memory::CpuBuf;
-use crate::simd::{Amx, GemmRows, PAIR, SIDE, TILE, Widen, deinterleave, pack_rows};
+use crate::simd::{Amx, GemmRows, PAIR, SIDE, TILE, Widen, deinterleave, pack_rows, prefetch};
 use crate::team::Parts;
 use half::bf16;
 use oasis_core::Result;
@@ -56,7 +56,7 @@ impl Gemm for Cpu {
         let out = &mut out[..rows * n];
         match rows {
             0..BATCH => self.gemm_rows(&product, out),
-            _ if self.amx && k % DEPTH == 0 => self.gemm_amx(&product, out),
+            _ if self.amx && k.is_multiple_of(DEPTH) => self.gemm_amx(&product, out),
             _ => self.gemm_tiles(&product, out),
         }
         Ok(())
@@ -190,29 +190,32 @@ impl Product<'_> {
         for r in (0..self.rows).step_by(SIDE) {
             let height = SIDE.min(self.rows - r);
             let a = if height == SIDE { &self.x[r * k..] } else { last };
+            prefetch(&self.x[(r + height) * k..self.rows.min(r + 2 * SIDE) * k]);
             for (i, b) in packed.chunks_exact(2 * steps * TILE).enumerate() {
                 let from = cols.start + SIDE * i;
                 let width = SIDE.min(cols.end - from);
                 let place = |row: usize| (r + row) * n + from;
                 // SAFETY: rows r .. and columns `from ..` are this call's; `a` has 32 rows of k, `b` 2 · steps tiles.
                 unsafe {
+                    let (b, next) = (b.as_ptr(), b.as_ptr().add(steps * TILE));
+                    if height == SIDE && width == SIDE {
+                        let c = out.pointer(place(0));
+                        if !self.accumulate && self.bias.is_none() {
+                            amx.set_product(a.as_ptr(), 2 * k, b, next, steps, c, 4 * n);
+                            continue;
+                        }
+                        (0..height).for_each(|row| self.begin(out.slice(place(row), width), from));
+                        amx.add_product(a.as_ptr(), 2 * k, b, next, steps, c, 4 * n);
+                        continue;
+                    }
                     for row in 0..height {
-                        self.begin(out.slice(place(row), width), from);
+                        let to = out.slice(place(row), width);
+                        self.begin(to, from);
+                        spare[row * SIDE..][..width].copy_from_slice(to);
                     }
-                    let direct = height == SIDE && width == SIDE;
-                    let (c, stride) =
-                        if direct { (out.pointer(place(0)), n) } else { (spare.as_mut_ptr(), SIDE) };
-                    if !direct {
-                        for row in 0..height {
-                            spare[row * SIDE..][..width].copy_from_slice(out.slice(place(row), width));
-                        }
-                    }
-                    let next = b.as_ptr().add(steps * TILE);
-                    amx.add_product(a.as_ptr(), 2 * k, b.as_ptr(), next, steps, c, 4 * stride);
-                    if !direct {
-                        for row in 0..height {
-                            out.slice(place(row), width).copy_from_slice(&spare[row * SIDE..][..width]);
-                        }
+                    amx.add_product(a.as_ptr(), 2 * k, b, next, steps, spare.as_mut_ptr(), 4 * SIDE);
+                    for row in 0..height {
+                        out.slice(place(row), width).copy_from_slice(&spare[row * SIDE..][..width]);
                     }
                 }
             }

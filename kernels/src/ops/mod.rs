@@ -31,7 +31,7 @@ fn need(op: &str, name: &str, has: usize, needs: usize) -> Result<()> {
 /// Refuses a cache shape that does not fit the model, so that no kernel divides by zero or runs past a head.
 fn check_heads(op: &str, geometry: &Geometry, shape: Option<&CacheShape>) -> Result<()> {
     let g = geometry;
-    let fits = g.kv_heads > 0 && g.heads > 0 && g.heads % g.kv_heads == 0 && g.head_dim > 0;
+    let fits = g.kv_heads > 0 && g.heads > 0 && g.heads.is_multiple_of(g.kv_heads) && g.head_dim > 0;
     let same = shape.is_none_or(|s| s.kv_heads == g.kv_heads && s.block.head_dim == g.head_dim);
     if fits && same {
         return Ok(());

@@ -11,29 +11,56 @@ use oasis_core::ops::{Rope, RopeArgs};
 /// One rounding to bf16, that may fall the other way, of a sum of two products.
 pub const TOLERANCE: f64 = 1.0 / 128.0;
 
-/// Sines and cosines of the last call's positions: all layers of a pass have the same.
+/// Positions whose angles are kept; those of later ones are computed each time.
+const KEPT: usize = 1 << 14;
+
+/// Sines and cosines by position: all layers have the same. Two tables, since a draft head may have frequencies of its
+/// own.
 #[derive(Debug, Default)]
 pub(crate) struct Angles {
-    positions: Vec<u32>,
+    tables: [Table; 2],
+    /// The one that was used last.
+    last: usize,
+}
+
+#[derive(Debug, Default)]
+struct Table {
     inv_freq: Vec<f32>,
-    /// `[rows][cos: head_dim / 2 | sin: head_dim / 2]`.
-    table: Vec<f32>,
+    /// `[positions][cos: head_dim / 2 | sin: head_dim / 2]`.
+    rows: Vec<f32>,
 }
 
 impl Angles {
-    fn fill(&mut self, positions: &[u32], inv_freq: &[f32]) {
-        if self.positions == positions && self.inv_freq == inv_freq {
-            return;
+    /// The table of these frequencies, with all of `positions` that are kept at all.
+    fn table(&mut self, positions: &[u32], inv_freq: &[f32]) -> &Table {
+        let known = self.tables.iter().position(|table| table.inv_freq == inv_freq);
+        self.last = known.unwrap_or(1 - self.last);
+        let table = &mut self.tables[self.last];
+        if known.is_none() {
+            table.rows.clear();
+            table.inv_freq.clear();
+            table.inv_freq.extend_from_slice(inv_freq);
         }
-        self.positions.clear();
-        self.positions.extend_from_slice(positions);
-        self.inv_freq.clear();
-        self.inv_freq.extend_from_slice(inv_freq);
-        self.table.clear();
-        for &position in positions {
-            self.table.extend(inv_freq.iter().map(|f| (position as f32 * f).cos()));
-            self.table.extend(inv_freq.iter().map(|f| (position as f32 * f).sin()));
+        let most = positions.iter().max().map_or(0, |&p| p as usize);
+        let width = 2 * inv_freq.len();
+        let has = table.rows.len() / width.max(1);
+        if most >= has && has < KEPT {
+            // In powers of two, so that a decode seldom comes here.
+            let until = (most + 1).next_power_of_two().clamp(1024, KEPT);
+            table.rows.resize(until * width, 0.0);
+            for (position, row) in table.rows.chunks_exact_mut(width.max(1)).enumerate().skip(has) {
+                fill(position as u32, inv_freq, row);
+            }
         }
+        table
+    }
+}
+
+/// `[cos | sin]` of one position; the angle is rounded to f32.
+fn fill(position: u32, inv_freq: &[f32], row: &mut [f32]) {
+    let (cos, sin) = row.split_at_mut(inv_freq.len());
+    for ((cos, sin), f) in cos.iter_mut().zip(sin).zip(inv_freq) {
+        (*sin, *cos) = (position as f32 * f).sin_cos();
     }
 }
 
@@ -63,16 +90,23 @@ impl Rope for Cpu {
         for weight in [args.q_norm, args.k_norm].into_iter().flatten() {
             need("rope", "q_norm or k_norm", weight.len(), d)?;
         }
-        self.angles.fill(&args.positions[..rows], &args.inv_freq[..d / 2]);
-        let table = &self.angles.table;
+        let inv_freq = &args.inv_freq[..d / 2];
+        let table = self.angles.table(&args.positions[..rows], inv_freq);
         let at = args.first * kv_dim;
         let q = Parts::new(&mut args.q[..rows * q_dim]);
         let k = Parts::new(&mut args.k[at..at + rows * kv_dim]);
         let v = Parts::new(&mut args.v[at..at + rows * kv_dim]);
         self.team.run(rows, 4 * rows * qkv_dim, |worker, r| {
             let mut scratch = self.workers.get(worker);
-            let [normed, turned] = scratch.floats([d, d]);
-            let angles = &table[r * d / 2 * 2..][..d / 2 * 2];
+            let [normed, turned, own] = scratch.floats([d, d, d / 2 * 2]);
+            let position = args.positions[r];
+            let angles = match table.rows.get(position as usize * own.len()..) {
+                Some(from) if from.len() >= own.len() => &from[..own.len()],
+                _ => {
+                    fill(position, inv_freq, own);
+                    &*own
+                }
+            };
             let row = &args.qkv[r * qkv_dim..][..qkv_dim];
             for (i, head) in row[..q_dim + kv_dim].chunks_exact(d).enumerate() {
                 let of_q = i < g.heads;
@@ -95,8 +129,8 @@ impl Rope for Cpu {
                 self.level.run(Narrow { from: turned, to });
             }
             // SAFETY: row r is this task's.
-            self.level
-                .run(Narrow { from: &row[q_dim + kv_dim..], to: unsafe { v.slice(r * kv_dim, kv_dim) } });
+            let to = unsafe { v.slice(r * kv_dim, kv_dim) };
+            self.level.run(Narrow { from: &row[q_dim + kv_dim..], to });
         });
         Ok(())
     }

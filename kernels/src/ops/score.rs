@@ -238,9 +238,9 @@ fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
             need("score", "row masks", masks.len(), shape.seqs)?;
             need("score", "rows' sequences", args.rows.seqs(), shape.seqs)?;
             need("score", "q", args.q.len(), args.rows.rows() * g.q_dim())?;
-            for seq in 0..shape.seqs {
+            for (seq, &mask) in masks[..shape.seqs].iter().enumerate() {
                 let rows = args.rows.host_first[seq + 1] - args.rows.host_first[seq];
-                let (mask, some) = (masks[seq], rows > 0 && args.candidates[seq].1 > args.candidates[seq].0);
+                let some = rows > 0 && args.candidates[seq].1 > args.candidates[seq].0;
                 if u64::from(mask) >> rows != 0 || (mask == 0 && some) {
                     return Err(Error::Invariant(format!(
                         "score: row mask {mask:#b} of sequence {seq}, which has {rows} rows; name one or more of them"

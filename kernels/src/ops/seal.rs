@@ -69,14 +69,13 @@ impl Seal for Cpu {
         need("seal", "tail tokens", shape.tail_tokens, shape.block.tokens)?;
         need("seal", "sequences", shape.seqs, seq + 1)?;
         let (half, chunk) = (shape.block.half(), shape.block.chunk());
-        for head in 0..shape.kv_heads {
+        for (head, &slot) in slots_of[..shape.kv_heads].iter().enumerate() {
             let pool = seq * shape.kv_heads + head;
             let keys = pool * 2 * shape.tail_tokens * shape.block.head_dim;
             let values = keys + shape.tail_tokens * shape.block.head_dim;
             let to = store.chunk_mut(layer, seq, block, head)?;
             to[..half].copy_from_slice(&tail[keys..keys + half]);
             to[half..].copy_from_slice(&tail[values..values + half]);
-            let slot = slots_of[head];
             if slot != NONE {
                 need("seal", "slots of a pool", shape.slots, slot as usize + 1)?;
                 let at = (pool * shape.slots + slot as usize) * chunk;

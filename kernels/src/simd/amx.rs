@@ -9,6 +9,52 @@ mod tiles {
     use std::arch::asm;
     use std::sync::OnceLock;
 
+    /// 32 × 32 results; the first lines say what they start from.
+    macro_rules! product {
+        (($a:ident, $a_stride:ident, $b:ident, $b_next:ident, $steps:ident, $c:ident, $c_stride:ident),
+         $($begin:literal,)*) => {
+            // SAFETY: the tiles are configured on this thread, since there is an `Amx`; all rows are there by the caller's
+            // promise; all tiles that are written are named as clobbers.
+            unsafe {
+                asm!(
+                    $($begin,)*
+                    "2:",
+                    "tileloadd tmm4, [{a} + {stride}]",
+                    "tileloadd tmm6, [{b} + {bs}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tileloadd tmm7, [{b2} + {bs}]",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tileloadd tmm5, [{a2} + {stride}]",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {a}, 64",
+                    "add {a2}, 64",
+                    "add {b}, 1024",
+                    "add {b2}, 1024",
+                    "dec {steps}",
+                    "jnz 2b",
+                    "tilestored [{c} + {cs}], tmm0",
+                    "tilestored [{c} + {cs} + 64], tmm1",
+                    "tilestored [{c2} + {cs}], tmm2",
+                    "tilestored [{c2} + {cs} + 64], tmm3",
+                    a = inout(reg) $a => _,
+                    a2 = inout(reg) $a.byte_add(16 * $a_stride) => _,
+                    b = inout(reg) $b => _,
+                    b2 = inout(reg) $b_next => _,
+                    steps = inout(reg) $steps => _,
+                    stride = in(reg) $a_stride,
+                    bs = in(reg) 64_usize,
+                    c = in(reg) $c,
+                    c2 = in(reg) $c.byte_add(16 * $c_stride),
+                    cs = in(reg) $c_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        };
+    }
+
     /// The right to use AMX on this thread.
     #[derive(Debug)]
     pub(crate) struct Amx {
@@ -63,8 +109,8 @@ mod tiles {
         ///
         /// # Safety
         /// `a`: 32 rows, `a_stride` bytes apart, of `32 · steps` bf16. `b`: `steps` tiles of 1 KiB, and as many from
-        /// `b_next` on, each as [`pack_rows`] or [`pack_columns`] makes them: columns 0–15 and 16–31. `c`: 32 rows,
-        /// `c_stride` bytes apart, of 32 floats, exclusively the caller's. `steps` is not 0.
+        /// `b_next` on, each as [`super::pack_rows`] or [`super::pack_columns`] makes them: columns 0–15 and 16–31.
+        /// `c`: 32 rows, `c_stride` bytes apart, of 32 floats, exclusively the caller's. `steps` is not 0.
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub(crate) unsafe fn add_product(
@@ -77,48 +123,38 @@ mod tiles {
             c: *mut f32,
             c_stride: usize,
         ) {
-            // SAFETY: the tiles are configured on this thread; all rows are there by the caller's promise; all tiles that
-            // are written are named as clobbers.
-            unsafe {
-                asm!(
-                    "tileloadd tmm0, [{c} + {cs}]",
-                    "tileloadd tmm1, [{c} + {cs} + 64]",
-                    "tileloadd tmm2, [{c2} + {cs}]",
-                    "tileloadd tmm3, [{c2} + {cs} + 64]",
-                    "2:",
-                    "tileloadd tmm4, [{a} + {stride}]",
-                    "tileloadd tmm6, [{b} + {bs}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm7, [{b2} + {bs}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tileloadd tmm5, [{a2} + {stride}]",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a}, 64",
-                    "add {a2}, 64",
-                    "add {b}, 1024",
-                    "add {b2}, 1024",
-                    "dec {steps}",
-                    "jnz 2b",
-                    "tilestored [{c} + {cs}], tmm0",
-                    "tilestored [{c} + {cs} + 64], tmm1",
-                    "tilestored [{c2} + {cs}], tmm2",
-                    "tilestored [{c2} + {cs} + 64], tmm3",
-                    a = inout(reg) a => _,
-                    a2 = inout(reg) a.byte_add(16 * a_stride) => _,
-                    b = inout(reg) b => _,
-                    b2 = inout(reg) b_next => _,
-                    steps = inout(reg) steps => _,
-                    stride = in(reg) a_stride,
-                    bs = in(reg) 64_usize,
-                    c = in(reg) c,
-                    c2 = in(reg) c.byte_add(16 * c_stride),
-                    cs = in(reg) c_stride,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack),
-                );
-            }
+            product!(
+                (a, a_stride, b, b_next, steps, c, c_stride),
+                "tileloadd tmm0, [{c} + {cs}]",
+                "tileloadd tmm1, [{c} + {cs} + 64]",
+                "tileloadd tmm2, [{c2} + {cs}]",
+                "tileloadd tmm3, [{c2} + {cs} + 64]",
+            );
+        }
+
+        /// C = A · B.
+        ///
+        /// # Safety
+        /// As [`Amx::add_product`]; `c` need not be initialised.
+        #[inline]
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe fn set_product(
+            &self,
+            a: *const bf16,
+            a_stride: usize,
+            b: *const bf16,
+            b_next: *const bf16,
+            steps: usize,
+            c: *mut f32,
+            c_stride: usize,
+        ) {
+            product!(
+                (a, a_stride, b, b_next, steps, c, c_stride),
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+            );
         }
     }
 
@@ -174,6 +210,24 @@ mod tiles {
         /// None needed.
         #[allow(clippy::too_many_arguments)]
         pub(crate) unsafe fn add_product(
+            &self,
+            _: *const bf16,
+            _: usize,
+            _: *const bf16,
+            _: *const bf16,
+            _: usize,
+            _: *mut f32,
+            _: usize,
+        ) {
+            match *self {}
+        }
+
+        /// Never called.
+        ///
+        /// # Safety
+        /// None needed.
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) unsafe fn set_product(
             &self,
             _: *const bf16,
             _: usize,
@@ -266,5 +320,13 @@ mod tests {
             }
         }
         assert_close(c.iter().map(|&x| x.into()), &want, 1e-6);
+        let mut only = vec![f32::NAN; 32 * 40];
+        // SAFETY: as above.
+        unsafe {
+            amx.set_product(a.as_ptr(), 2 * depth, low.as_ptr(), high.as_ptr(), 3, only.as_mut_ptr(), 160);
+        }
+        for (i, (c, only)) in c.iter().zip(&only).enumerate().filter(|(i, _)| i % 40 < 32) {
+            assert!((c - before[i] - only).abs() < 1e-4, "{i}");
+        }
     }
 }

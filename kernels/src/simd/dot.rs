@@ -13,7 +13,7 @@ pub(crate) const PAIR: usize = 2 * LANES;
 /// Writes `row` (at most `out.len()` long) as [`GemmRows`] wants it: of every 32 elements first those at even
 /// places, then those at odd places; zeros behind the end. `out.len()` is a multiple of [`PAIR`].
 pub(crate) fn deinterleave(row: impl ExactSizeIterator<Item = f32>, out: &mut [f32]) {
-    debug_assert!(out.len() % PAIR == 0 && row.len() <= out.len());
+    debug_assert!(out.len().is_multiple_of(PAIR) && row.len() <= out.len());
     out[row.len() / PAIR * PAIR..].fill(0.0);
     for (e, value) in row.enumerate() {
         out[e / PAIR * PAIR + e % 2 * LANES + e % PAIR / 2] = value;
@@ -141,7 +141,8 @@ impl GemmRows<'_> {
     /// # Safety
     /// `out` is as its description says.
     pub(crate) unsafe fn run_at(self, level: Level) {
-        assert!(self.stride % PAIR == 0 && self.stride >= self.k && self.x.len() % self.stride == 0);
+        assert!(self.stride.is_multiple_of(PAIR) && self.stride >= self.k);
+        assert!(self.x.len().is_multiple_of(self.stride));
         level.run(self);
     }
 

@@ -218,6 +218,35 @@ mod tests {
         }
     }
 
+    struct Split<'a>(&'a [f32; LANES], &'a mut [[bf16; LANES]; 2]);
+
+    impl Job for Split<'_> {
+        type Out = ();
+
+        #[inline(always)]
+        unsafe fn run<L: Lanes>(self) {
+            let [high, low] = self.1;
+            // SAFETY: 16 elements each.
+            unsafe { L::load(self.0.as_ptr()).split(high.as_mut_ptr(), low.as_mut_ptr()) }
+        }
+    }
+
+    #[test]
+    fn a_split_number_is_the_sum_of_its_parts() {
+        let mut random = Random::new(4);
+        let x: [f32; LANES] = random.f32(LANES).try_into().unwrap();
+        let mut first = None;
+        for level in Level::available() {
+            let mut parts = [[bf16::NAN; LANES]; 2];
+            level.run(Split(&x, &mut parts));
+            assert_eq!(*first.get_or_insert(parts), parts, "{level:?}");
+            for (i, x) in x.iter().enumerate() {
+                let sum = parts[0][i].to_f32() + parts[1][i].to_f32();
+                assert!((x - sum).abs() <= x.abs() / 32_768.0, "{x} {sum}");
+            }
+        }
+    }
+
     struct Sums<'a>(&'a [[f32; LANES]; LANES], &'a mut [f32; LANES], &'a mut [f32; LANES]);
 
     impl Job for Sums<'_> {

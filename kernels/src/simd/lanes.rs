@@ -30,6 +30,9 @@ pub(crate) trait Lanes: Copy {
     unsafe fn lookup<const BITS: u32>(bits: u64, table: Self) -> Self;
     /// Rounds to the nearest bf16, ties to even; NaN stays NaN. 16 elements.
     unsafe fn store_bf16(self, p: *mut bf16);
+    /// The upper 16 bits of each lane, and those of what they leave: a bf16 and its remainder, both cut off. 16 elements
+    /// each.
+    unsafe fn split(self, high: *mut bf16, low: *mut bf16);
     /// self + o.
     unsafe fn add(self, o: Self) -> Self;
     /// self − o.
@@ -58,7 +61,7 @@ pub(crate) trait Lanes: Copy {
 
 const MAGIC: f32 = 12_582_912.0;
 /// ln 2 = HI + LO; HI has so few bits that n · HI is exact.
-const LN2_HI: f32 = 0.693_359_375;
+const LN2_HI: f32 = 355.0 / 512.0;
 const LN2_LO: f32 = -2.121_944_4e-4;
 /// Minimax of (e^r − 1 − r) / r² on |r| ≤ ln 2 / 2, as in Cephes' expf.
 const EXP: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
@@ -217,6 +220,16 @@ impl Lanes for Portable {
     unsafe fn store_bf16(self, p: *mut bf16) {
         // SAFETY: 16 bf16, by contract.
         unsafe { p.cast::<[bf16; LANES]>().write_unaligned(self.0.map(bf16::from_f32)) }
+    }
+
+    #[inline(always)]
+    unsafe fn split(self, high: *mut bf16, low: *mut bf16) {
+        let cut = |x: f32| bf16::from_bits((x.to_bits() >> 16) as u16);
+        // SAFETY: 16 bf16 each, by contract.
+        unsafe {
+            high.cast::<[bf16; LANES]>().write_unaligned(self.0.map(cut));
+            low.cast::<[bf16; LANES]>().write_unaligned(self.0.map(|x| cut(x - cut(x).to_f32())));
+        }
     }
 
     #[inline(always)]

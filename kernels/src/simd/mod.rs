@@ -81,6 +81,19 @@ impl Level {
     }
 }
 
+/// Asks for `data` to come into the second-level cache; it will be read soon.
+#[inline]
+pub(crate) fn prefetch(data: &[half::bf16]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in data.chunks(32) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint; it reads nothing, and the address is valid.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = data;
+}
+
 /// Code that is compiled once for each level.
 pub(crate) trait Job {
     /// What it gives.

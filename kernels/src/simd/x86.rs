@@ -143,6 +143,18 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn split(self, high: *mut bf16, low: *mut bf16) {
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let upper = _mm512_and_si512(bits, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            let rest = _mm512_castps_si512(_mm512_sub_ps(self.0, _mm512_castsi512_ps(upper)));
+            let cut = |v| _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v));
+            _mm256_storeu_si256(high.cast(), cut(bits));
+            _mm256_storeu_si256(low.cast(), cut(rest));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn add(self, o: Self) -> Self {
         unsafe { Self(_mm512_add_ps(self.0, o.0)) }
     }
@@ -337,6 +349,21 @@ impl Lanes for Avx2 {
             };
             let packed = _mm256_packus_epi32(round(self.0), round(self.1));
             _mm256_storeu_si256(p.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split(self, high: *mut bf16, low: *mut bf16) {
+        unsafe {
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let upper = |v: __m256| _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(v), mask));
+            let cut = |v: __m256| _mm256_srli_epi32::<16>(_mm256_castps_si256(v));
+            let pack = |a: __m256, b: __m256, to: *mut bf16| {
+                let packed = _mm256_packus_epi32(cut(a), cut(b));
+                _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+            };
+            pack(self.0, self.1, high);
+            pack(_mm256_sub_ps(self.0, upper(self.0)), _mm256_sub_ps(self.1, upper(self.1)), low);
         }
     }
 

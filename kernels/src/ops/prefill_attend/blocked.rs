@@ -46,7 +46,7 @@ impl Cpu {
         let g = args.geometry;
         let p = Prompt { g, q: args.q, k: args.k, v: args.v, first: args.first, rows: args.rows };
         let out = Parts::new(&mut args.out[..args.rows * g.q_dim()]);
-        let amx = self.amx && g.head_dim % DEPTH == 0;
+        let amx = self.amx && g.head_dim.is_multiple_of(DEPTH);
         let per_head = p.blocks() * TOKENS * g.head_dim;
         let [keys, values] = self.whole.halves([if amx { g.kv_heads * per_head } else { 0 }; 2]);
         if amx {
@@ -122,9 +122,9 @@ struct Sums<'a> {
     max: &'a mut [f32],
     /// `[group · 32]`.
     weight: &'a mut [f32],
-    /// exp rounded to bf16, `[group · 32][128]`; empty if not asked for.
+    /// exp cut off to bf16, `[group · 32][128]`; empty if not asked for.
     high: &'a mut [bf16],
-    /// What the rounding lost, rounded.
+    /// What that lost, cut off too.
     low: &'a mut [bf16],
 }
 
@@ -195,12 +195,11 @@ unsafe fn on_tiles(
             for token in (0..seen).step_by(SIDE) {
                 let b = &keys[(block * TOKENS + token) * d..][..SIDE * d];
                 let c = &mut sums.s[i * SIDE * TOKENS..][..SIDE * TOKENS];
-                c.chunks_exact_mut(TOKENS).for_each(|row| row[token..token + SIDE].fill(0.0));
                 let a = &q[i * SIDE * d..][..SIDE * d];
                 // SAFETY: 32 rows of q, `steps` tiles each of two times 16 keys, 32 columns of s.
                 unsafe {
                     let (b, next) = (b.as_ptr(), b.as_ptr().add(16 * d));
-                    tiles.add_product(
+                    tiles.set_product(
                         a.as_ptr(),
                         2 * d,
                         b,
@@ -342,9 +341,7 @@ impl Job for Softmax<'_, '_> {
                     let (high, low) = (&mut sums.high[i * TOKENS..], &mut sums.low[i * TOKENS..]);
                     for at in (0..TOKENS).step_by(LANES) {
                         let e = L::load(s.as_ptr().add(at));
-                        let h = high.as_mut_ptr().add(at);
-                        e.store_bf16(h);
-                        e.sub(L::load_bf16(h)).store_bf16(low.as_mut_ptr().add(at));
+                        e.split(high.as_mut_ptr().add(at), low.as_mut_ptr().add(at));
                     }
                 }
             }

@@ -113,7 +113,7 @@ unsafe fn reduce<L: Lanes>(by: Reduce, products: &[f32], spare: &mut [f32]) -> f
         }
         Reduce::Sum => products.iter().sum(),
         Reduce::LogSumExp => {
-            if products.len() % LANES == 0 {
+            if products.len().is_multiple_of(LANES) {
                 // SAFETY: whole lanes.
                 return unsafe { log_sum_exp::<L>(products) };
             }
@@ -286,7 +286,7 @@ unsafe fn codes_of<L: Lanes, const BITS: u32>(
     to: &mut [f32],
 ) {
     let each = 2 * BITS as usize;
-    let mixed = upper < dim && upper % LANES != 0;
+    let mixed = upper < dim && !upper.is_multiple_of(LANES);
     for (i, from) in codes.chunks(each).enumerate() {
         let at = i * LANES;
         // SAFETY: `to` has whole lanes; a whole chunk is read as it is, the last one may be short and is copied.
