@@ -131,7 +131,7 @@ pub fn summarise(plan: &Plan, frame: &Frame, records: &Records, machine: Machine
     let mut checks = invariants::counters(&frame.cells, &frame.model, records);
     checks.push(invariants::covered(dense, records));
     checks.push(invariants::order(&frame.cells, &rows, records));
-    let memory = invariants::memory(&machine.memory);
+    let memory = invariants::memory(&frame.cells, &machine.memory);
     checks.push(memory);
     let warnings = warnings(plan, frame, &rows, &checks, records, status);
     Results {
@@ -200,7 +200,9 @@ fn timings(frame: &Frame, records: &Records, mut machine: Machine) -> Machine {
         for task in &frame.tasks {
             let own: Vec<&TimingRecord> = of_cell.iter().copied().filter(|t| t.task == task.label).collect();
             let metrics = timing::metrics(&own, !cell.audit);
-            machine.rows.push(TimingRow { cell: cell.label.clone(), task: task.label.clone(), metrics });
+            if !metrics.is_empty() {
+                machine.rows.push(TimingRow { cell: cell.label.clone(), task: task.label.clone(), metrics });
+            }
         }
         machine.memory.push(timing::memory(&cell.label, &of_cell));
     }
