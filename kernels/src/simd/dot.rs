@@ -4,11 +4,14 @@
 //! mask. The f32 row is stored accordingly, see [`deinterleave`].
 
 use super::lanes::{LANES, Lanes};
-use super::{Job, Level};
+use super::{Job, Level, prefetch};
 use half::bf16;
 
 /// Elements that one load of a bf16 row brings.
 pub(crate) const PAIR: usize = 2 * LANES;
+
+/// Bytes of weight that are asked for ahead of their use.
+const AHEAD: usize = 9216;
 
 /// Writes `row` (at most `out.len()` long) as [`GemmRows`] wants it: of every 32 elements first those at even
 /// places, then those at odd places; zeros behind the end. `out.len()` is a multiple of [`PAIR`].
@@ -196,6 +199,9 @@ impl Job for GemmRows<'_> {
         unsafe {
             if L::REGISTERS >= 32 {
                 while j + 4 <= n {
+                    // The weight is one stream, but four rows of it are read side by side.
+                    let ahead = j * self.k + AHEAD / 2;
+                    prefetch(&self.w[ahead.min(self.w.len())..(ahead + 4 * self.k).min(self.w.len())]);
                     if self.x.len() <= 2 * self.stride {
                         self.rows::<L, 4>(j);
                     } else {
