@@ -1,6 +1,6 @@
 //! Matrix product with a weight.
 //!
-//! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of [`crate::simd`]'s inner products: memory
+//! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of the inner products in `simd`: memory
 //! bandwidth is the bound. From there on arithmetic is: AMX tiles where the CPU has them, otherwise both sides are
 //! widened to f32 and multiplied by the `gemm` crate.
 
