@@ -254,6 +254,9 @@ mod tests {
         let blocks = |f: f64, k: usize| Cap::Fraction(f).blocks(k);
         assert_eq!([blocks(0.05, 123), blocks(0.05, 59), blocks(0.05, 4), blocks(0.0, 4)], [7, 3, 1, 0]);
         assert_eq!([blocks(0.07, 100), blocks(1.0, 59), blocks(0.5, 0)], [7, 59, 0]);
-        assert_eq!([Cap::Unlimited.blocks(9), Cap::Blocks(3).blocks(9), Cap::Blocks(30).blocks(9)], [9, 3, 9]);
+        assert_eq!(
+            [Cap::Unlimited.blocks(9), Cap::Blocks(3).blocks(9), Cap::Blocks(30).blocks(9)],
+            [9, 3, 9]
+        );
     }
 }

@@ -186,6 +186,7 @@ pub fn decode(
         each(&mut decoder, &report);
         trail.reports.push(report);
     }
-    trail.tokens = (0..prefixes.len()).map(|s| decoder.tokens(s)[prefixes[s].tokens.len()..].to_vec()).collect();
+    trail.tokens =
+        (0..prefixes.len()).map(|s| decoder.tokens(s)[prefixes[s].tokens.len()..].to_vec()).collect();
     trail
 }

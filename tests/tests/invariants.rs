@@ -24,10 +24,21 @@ fn settings_strategy() -> impl Strategy<Value = Settings> {
         (0.0f64..1.0).prop_map(Cap::Fraction),
     ];
     let scope = prop::sample::select(vec![Scope::Resident, Scope::Selected]);
-    let group = prop::sample::select(vec![None, Some(Group::Max), Some(Group::Mean), Some(Group::SoftmaxSum)]);
+    let group =
+        prop::sample::select(vec![None, Some(Group::Max), Some(Group::Mean), Some(Group::SoftmaxSum)]);
     let emit = prop::sample::select(vec![Emit::One, Emit::Accepted]);
     let pinned = (0usize..3, 0usize..3);
-    (mode, cap, scope, group, emit, pinned, 1usize..6, prop::sample::select(vec![1usize, 2, 4, 5]), any::<bool>())
+    (
+        mode,
+        cap,
+        scope,
+        group,
+        emit,
+        pinned,
+        1usize..6,
+        prop::sample::select(vec![1usize, 2, 4, 5]),
+        any::<bool>(),
+    )
         .prop_map(|(mode, cap, scope, group, emit, (sink, window), k, block, normalise)| Settings {
             mode,
             cap,
@@ -45,10 +56,14 @@ fn settings_strategy() -> impl Strategy<Value = Settings> {
 
 fn case() -> impl Strategy<Value = Case> {
     let family = prop::sample::select(vec![Family::Llama, Family::Qwen2, Family::Qwen3]);
-    let names = [0..oasis_policies::SUMMARIES.len(), 0..oasis_predictors::PREDICTORS.len(), 0..oasis_policies::EVICTORS.len(), 0..DRAFTS.len()];
-    (settings_strategy(), family, prop::collection::vec(1usize..50, 1..4), names, any::<u64>()).prop_map(
-        |(settings, family, lengths, names, seed)| Case { settings, family, lengths, names, seed },
-    )
+    let names = [
+        0..oasis_policies::SUMMARIES.len(),
+        0..oasis_predictors::PREDICTORS.len(),
+        0..oasis_policies::EVICTORS.len(),
+        0..DRAFTS.len(),
+    ];
+    (settings_strategy(), family, prop::collection::vec(1usize..50, 1..4), names, any::<u64>())
+        .prop_map(|(settings, family, lengths, names, seed)| Case { settings, family, lengths, names, seed })
 }
 
 fn run(case: &Case) -> Trail {
@@ -63,7 +78,9 @@ fn run(case: &Case) -> Trail {
     let prefixes: Vec<_> = case
         .lengths
         .iter()
-        .map(|&n| prefill(&mut engine, &random_prompt(64, n, case.seed ^ n as u64), case.settings.block_tokens))
+        .map(|&n| {
+            prefill(&mut engine, &random_prompt(64, n, case.seed ^ n as u64), case.settings.block_tokens)
+        })
         .collect();
     let (block_tokens, cap) = (case.settings.block_tokens, case.settings.cap_blocks() as u64);
     let block_bytes = (2 * 2 * block_tokens * tiny_geometry().head_dim) as u64;
@@ -72,7 +89,11 @@ fn run(case: &Case) -> Trail {
         for l in report.seqs.iter().flat_map(|s| &s.layers) {
             assert_eq!(l.hits + l.fetched + l.dropped, l.wanted, "hits + misses + dropped = wanted");
             assert!(l.fetched_max <= cap, "{} fetches in a pool with C = {cap}", l.fetched_max);
-            assert_eq!(l.bytes_h2d, if resident { 0 } else { l.fetched * block_bytes }, "bytes = fetches × block");
+            assert_eq!(
+                l.bytes_h2d,
+                if resident { 0 } else { l.fetched * block_bytes },
+                "bytes = fetches × block"
+            );
             assert_eq!(l.nans, 0);
         }
         // Slot bytes equal host bytes: what the loop believes to be resident really is.

@@ -28,12 +28,22 @@ impl Reference {
 
     fn floats(&self, name: &str) -> Vec<f32> {
         let all = SafeTensors::deserialize(&self.bytes).unwrap();
-        all.tensor(name).unwrap().data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        all.tensor(name)
+            .unwrap()
+            .data()
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
+            .collect()
     }
 
     fn ids(&self, name: &str) -> Vec<u32> {
         let all = SafeTensors::deserialize(&self.bytes).unwrap();
-        all.tensor(name).unwrap().data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
+        all.tensor(name)
+            .unwrap()
+            .data()
+            .chunks_exact(4)
+            .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
+            .collect()
     }
 }
 
@@ -67,14 +77,16 @@ fn prove(engine: &mut Engine<Cpu>, reference: &Reference, rounded: f32, plain: f
         let options = PrefillOptions { block_tokens: 16, hidden_layers: vec![] };
         let prefix = engine.prefill(&ids[..ids.len() - 3 + i], &options).unwrap();
         let row = i * vocab..(i + 1) * vocab;
-        let (d, p) = (difference(&prefix.logits, &want[row.clone()]), difference(&prefix.logits, &want_plain[row]));
+        let (d, p) =
+            (difference(&prefix.logits, &want[row.clone()]), difference(&prefix.logits, &want_plain[row]));
         println!("prefill, position −{}: {d:.2e} rounded, {p:.2e} plain", 4 - i);
         assert!(d < rounded, "prefill: {d} of the largest logit");
         assert!(p < plain, "prefill against f32: {p} of the largest logit");
     }
     let prefix = prefill(engine, &ids[..ids.len() - 4], 16);
     let p = policies("minmax", "previous-token", "lrs", "none");
-    let start = oasis_core::decode::Start { prefix, first: ids[ids.len() - 4], future: vec![], max_new: 4, seed: 0 };
+    let start =
+        oasis_core::decode::Start { prefix, first: ids[ids.len() - 4], future: vec![], max_new: 4, seed: 0 };
     let s = oasis_core::settings::Settings { block_tokens: 16, ..settings(Mode::Dense, 0) };
     let mut decoder = oasis_core::decode::Decoder::new(engine, &s, &p, vec![start]).unwrap();
     for i in 0..4 {
@@ -106,7 +118,8 @@ fn nano_agrees_with_transformers() {
 fn nano_has_the_fixture_s_queries_keys_and_hidden_rows() {
     let mut engine = engine(&nano(), 1);
     let g = engine.model.config.geometry.clone();
-    let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/bundled/nano/reference.safetensors");
+    let bundled =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../datasets/bundled/nano/reference.safetensors");
     let reference = Reference::open(&bundled);
     let ids = reference.ids("input_ids");
     let options = PrefillOptions { block_tokens: 16, hidden_layers: (0..g.layers).collect() };
@@ -133,7 +146,10 @@ fn nano_has_the_fixture_s_queries_keys_and_hidden_rows() {
 fn smollm2_agrees_with_transformers() {
     let Some(Ok(path)) = oasis::fetch::resolve("smollm2") else {
         println!("SKIPPED smollm2_agrees_with_transformers: run `oasis fetch smollm2` first");
-        assert!(std::env::var_os("OASIS_REQUIRE_MODELS").is_none(), "SmolLM2 is required and not in the cache");
+        assert!(
+            std::env::var_os("OASIS_REQUIRE_MODELS").is_none(),
+            "SmolLM2 is required and not in the cache"
+        );
         return;
     };
     let mut engine = engine(&Checkpoint::open(&path).unwrap(), 2);

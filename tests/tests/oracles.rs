@@ -12,8 +12,10 @@ fn predictor_for(mode: Mode) -> &'static str {
 
 fn run(s: &Settings, family: Family, lengths: &[usize], summary: &str, steps: usize) -> Trail {
     let mut engine = random_model(tiny_geometry(), family, 1);
-    let prefixes: Vec<_> =
-        lengths.iter().map(|&n| prefill(&mut engine, &random_prompt(64, n, n as u64), s.block_tokens)).collect();
+    let prefixes: Vec<_> = lengths
+        .iter()
+        .map(|&n| prefill(&mut engine, &random_prompt(64, n, n as u64), s.block_tokens))
+        .collect();
     let p = policies(summary, predictor_for(s.mode), "lrs", "ngram");
     decode(&mut engine, s, &p, &prefixes, steps, |d, _| d.verify_slots().unwrap())
 }
@@ -26,7 +28,10 @@ fn a_budget_that_covers_the_context_gives_dense_to_the_bit() {
             for mode in SPARSE {
                 for summary in ["minmax", "rotated-keys"] {
                     let trail = run(&settings(mode, 64), family, &[prompt], summary, 12);
-                    assert_eq!(trail.logits, dense.logits, "{family:?}, {mode:?}, {summary}, prompt of {prompt}");
+                    assert_eq!(
+                        trail.logits, dense.logits,
+                        "{family:?}, {mode:?}, {summary}, prompt of {prompt}"
+                    );
                 }
             }
         }

@@ -45,7 +45,10 @@ fn the_arrows_between_crates_point_one_way() {
         let table: toml::Table = manifest.parse().unwrap();
         for dependency in table["dependencies"].as_table().unwrap().keys() {
             if dependency.starts_with("oasis") {
-                assert!(allowed[name].contains(&dependency.as_str()), "{name} must not depend on {dependency}");
+                assert!(
+                    allowed[name].contains(&dependency.as_str()),
+                    "{name} must not depend on {dependency}"
+                );
             }
         }
     }

@@ -8,6 +8,9 @@ use crate::record::{Results, Status, Verdict};
 /// Failures that are printed; all of them are in `report.md`.
 const FAILURES_SHOWN: usize = 5;
 
+/// Cells above which the accuracy by task is left to `report.md`: the overview must fit a screen.
+const CELLS_BY_TASK: usize = 12;
+
 /// The report of a run for a terminal of `width` columns.
 pub fn render(results: &Results, width: u16) -> String {
     let view = View::new(results);
@@ -16,7 +19,7 @@ pub fn render(results: &Results, width: u16) -> String {
     out += "\n";
     out += &tables::main(&view, 2).terminal(width);
     for (title, grid) in [
-        ("accuracy by task", tables::by_task(&view, 2)),
+        ("accuracy by task", tables::by_task(&view, 2).filter(|_| results.cells.len() <= CELLS_BY_TASK)),
         ("distance from dense", tables::fidelity(&view, 2)),
         ("speed (mean over tasks)", tables::speed(&view)),
     ] {
@@ -72,7 +75,9 @@ fn invariants(r: &Results, width: u16) -> String {
         .filter(|i| matches!(i.verdict, Verdict::Violated | Verdict::Warning))
         .cloned()
         .collect();
-    let mut out = format!("invariants: {held} of {} held\n", r.invariants.len());
+    let idle = r.invariants.iter().filter(|i| i.verdict == Verdict::NotChecked).count();
+    let idle = if idle > 0 { format!(", {idle} with nothing to check") } else { String::new() };
+    let mut out = format!("invariants: {held} held, {} not{idle}\n", others.len());
     for text in tables::invariants(&others) {
         out += &line(&text, "  ", width);
     }
