@@ -21,10 +21,10 @@ use crate::engine::{Engine, Prefix};
 use crate::forward::{self, Work};
 use crate::ids::Step;
 use crate::model::Model;
-use crate::ops::{Backend, CacheShape, Memory, RowTable, Usage};
+use crate::ops::{Backend, CacheShape, Memory, Move, RowTable, TailMove, Usage};
 use crate::plan::MemoryPlan;
 use crate::policy::{Evictor, Needs, Predictor, Summary, SummaryShape};
-use crate::settings::{Emit, Group, Settings};
+use crate::settings::{Emit, Group, MAX_ROWS, Settings};
 use crate::stats::StepReport;
 use crate::store::HostStore;
 use crate::{Error, Result};
@@ -129,7 +129,8 @@ struct Buffers<B: Memory> {
     masks: Vec<u32>,
     queries: Vec<f32>,
     q_rows: Vec<bf16>,
-    moves: Vec<[u32; 3]>,
+    moves: Vec<Move>,
+    tail_moves: Vec<TailMove>,
     slots_of: Vec<u32>,
 }
 
@@ -316,7 +317,7 @@ impl<B: Backend> State<B> {
 
     /// Lays out one sequence's rows as a chain that starts with its newest token at `position`.
     fn lay_out_path(&mut self, backend: &mut B, seq: usize, position: usize, path: &[u32]) -> Result<()> {
-        const CHAIN: [u32; 8] = [0, 0, 1, 2, 3, 4, 5, 6];
+        const CHAIN: [u32; MAX_ROWS] = [0, 0, 1, 2, 3, 4, 5, 6];
         let seqs = self.seqs.iter().enumerate().map(|(i, s)| {
             let tokens = if i == seq { path } else { &[] };
             SeqRows { tokens, parents: &CHAIN, position, tail: s.tail }

@@ -3,6 +3,9 @@
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
+/// Most rows of a sequence in a step: its newest token and its drafts.
+pub const MAX_ROWS: usize = 8;
+
 /// The modes of the one loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -200,7 +203,7 @@ impl Settings {
         if block == 0 {
             return Err(Error::setting("decode.block", "0 tokens; a block needs at least 1 (default 16)"));
         }
-        if !(1..=8).contains(&self.max_rows) {
+        if !(1..=MAX_ROWS).contains(&self.max_rows) {
             let rows = self.max_rows;
             return Err(Error::setting(
                 "decode.draft",

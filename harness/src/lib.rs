@@ -15,6 +15,7 @@ pub mod check;
 mod cli;
 pub mod doctor;
 pub mod fetch;
+mod files;
 pub mod list;
 pub mod plan;
 pub mod record;

@@ -9,6 +9,7 @@ pub mod terminal;
 pub mod units;
 pub mod view;
 
+use crate::files::write_whole;
 use crate::record::{Environment, Results, SCHEMA_VERSION, Status, Verdict};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
@@ -104,12 +105,15 @@ impl Records {
     pub fn write(&self, dir: &Path) -> Result<PathBuf> {
         let plots = plot::all(&view::View::new(&self.results))?;
         for plot in &plots {
-            put(&dir.join(plot.file), &plot.svg)?;
+            let path = dir.join(plot.file);
+            let folder = path.parent().unwrap_or(dir);
+            fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+            write_whole(&path, plot.svg.as_bytes())?;
         }
         let text =
             markdown::render(&self.results, self.environment.as_ref(), self.config.as_deref(), &plots)?;
         let path = dir.join("report.md");
-        put(&path, &text)?;
+        write_whole(&path, text.as_bytes())?;
         Ok(path)
     }
 }
@@ -125,15 +129,4 @@ fn read(path: &Path) -> Result<String> {
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     serde_json::from_str(&read(path)?).with_context(|| format!("{}: is not what Oasis wrote", path.display()))
-}
-
-/// Writes a whole file or none.
-fn put(path: &Path, text: &str) -> Result<()> {
-    let failed = || format!("{}: cannot be written (is the disk full?)", path.display());
-    let dir = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(dir).with_context(failed)?;
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
-    file.write_all(text.as_bytes()).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
-    Ok(())
 }

@@ -6,6 +6,7 @@
 mod insert;
 
 use crate::App;
+use crate::files::write_whole;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use oasis_core::Error;
@@ -270,9 +271,9 @@ fn replace_all(texts: &[(PathBuf, String)], root: &Path) -> Result<()> {
     let mut done: Vec<(&Path, String)> = Vec::new();
     for (path, after) in texts {
         let before = text(path)?;
-        if let Err(e) = replace(path, &insert::formatted(after, root)) {
+        if let Err(e) = write_whole(path, insert::formatted(after, root).as_bytes()) {
             for (path, before) in done {
-                replace(path, &before)?;
+                write_whole(path, before.as_bytes())?;
             }
             return Err(e);
         }
@@ -330,18 +331,6 @@ fn create(path: &Path, text: &str) -> Result<()> {
         Err(e) => return Err(e).with_context(|| format!("{}: not writable", path.display())),
     };
     file.write_all(text.as_bytes()).with_context(|| format!("{}: not writable", path.display()))
-}
-
-/// Replaces a file as a whole.
-fn replace(path: &Path, text: &str) -> Result<()> {
-    let failed = || format!("{}: not writable", path.display());
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
-    file.write_all(text.as_bytes()).with_context(failed)?;
-    let mode = fs::metadata(path).with_context(failed)?.permissions();
-    file.as_file().set_permissions(mode).with_context(failed)?;
-    file.persist(path).with_context(failed)?;
-    Ok(())
 }
 
 #[cfg(test)]

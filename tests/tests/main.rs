@@ -1,5 +1,6 @@
 //! Tests across crates, in one binary.
 
+mod alloc;
 mod cli;
 mod conformance;
 mod invariants;

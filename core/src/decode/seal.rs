@@ -2,7 +2,7 @@
 
 use super::{Device, State};
 use crate::ids::NONE;
-use crate::ops::{Backend, SummariseArgs, TailMove};
+use crate::ops::{Backend, SummariseArgs};
 use crate::settings::Mode;
 use crate::{Error, Result};
 
@@ -14,14 +14,16 @@ impl<B: Backend> State<B> {
             return Err(Error::Invariant(format!("block {block} beyond the planned {}", self.shape.blocks)));
         }
         let rest = self.seqs[s].tail - self.settings.block_tokens;
-        let moves: Vec<TailMove> =
-            (0..rest as u32).map(|i| [s as u32, self.settings.block_tokens as u32 + i, i]).collect();
+        let mut moves = std::mem::take(&mut self.buf.tail_moves);
+        moves.clear();
+        moves.extend((0..rest as u32).map(|i| [s as u32, self.settings.block_tokens as u32 + i, i]));
         for layer in 0..self.layers.len() {
             self.seal_layer(d, layer, s, block)?;
             if !moves.is_empty() {
                 d.backend.compact(&self.shape, &moves, &mut self.layers[layer].tail)?;
             }
         }
+        self.buf.tail_moves = moves;
         self.seqs[s].tail = rest;
         Ok(())
     }

@@ -270,6 +270,7 @@ impl<B: Backend> Buffers<B> {
             queries: Vec::new(),
             q_rows: Vec::new(),
             moves: Vec::with_capacity(shape.kv_heads * shape.slots),
+            tail_moves: Vec::with_capacity(rows),
             slots_of: Vec::with_capacity(shape.kv_heads),
         })
     }

@@ -3,11 +3,39 @@
 use super::{Device, Seq, State};
 use crate::draft::{DraftTree, DraftView, Target};
 use crate::forward;
-use crate::ops::{Backend, TailMove};
-use crate::settings::Emit;
+use crate::ops::Backend;
+use crate::settings::{Emit, MAX_ROWS};
 use crate::{Error, Result};
 use rand::RngExt;
 use std::time::Instant;
+
+/// The rows of a step whose K and V stay, row 0 first; on the stack, since a step does not allocate.
+#[derive(Clone, Copy)]
+struct Path {
+    rows: [usize; MAX_ROWS],
+    len: usize,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self { rows: [0; MAX_ROWS], len: 1 }
+    }
+}
+
+impl Path {
+    fn push(&mut self, row: usize) {
+        self.rows[self.len] = row;
+        self.len += 1;
+    }
+}
+
+impl std::ops::Deref for Path {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.rows[..self.len]
+    }
+}
 
 impl<B: Backend> State<B> {
     /// Logits and one sampled token for every row.
@@ -35,7 +63,8 @@ impl<B: Backend> State<B> {
 
     /// Walks every draft tree along the sampled tokens, accepts, closes up the tails, seals full blocks.
     pub(super) fn verify_and_commit(&mut self, d: &mut Device<'_, B>, forced: Option<&[u32]>) -> Result<()> {
-        let mut moves: Vec<TailMove> = Vec::new();
+        let mut moves = std::mem::take(&mut self.buf.tail_moves);
+        moves.clear();
         for s in 0..self.seqs.len() {
             let (first, end) = (self.rows.host_first[s] as usize, self.rows.host_first[s + 1] as usize);
             if first == end {
@@ -54,6 +83,7 @@ impl<B: Backend> State<B> {
                 d.backend.compact(&self.shape, &moves, &mut cache.tail)?;
             }
         }
+        self.buf.tail_moves = moves;
         for s in 0..self.seqs.len() {
             while self.seqs[s].tail >= self.settings.block_tokens {
                 self.seal(d, s)?;
@@ -63,7 +93,7 @@ impl<B: Backend> State<B> {
     }
 
     /// The rows whose K and V stay: row 0, and with `emit = accepted` the accepted drafts below it.
-    fn verify(&mut self, s: usize, first: usize, forced: Option<u32>) -> Result<Vec<usize>> {
+    fn verify(&mut self, s: usize, first: usize, forced: Option<u32>) -> Result<Path> {
         let seq = &mut self.seqs[s];
         let report = &mut self.report.seqs[s];
         let drafts = seq.row_tokens.len() - 1;
@@ -77,7 +107,7 @@ impl<B: Backend> State<B> {
                 seq.max_new
             )));
         }
-        let (mut row, mut path, mut next) = (0, vec![0], forced.unwrap_or(self.buf.sampled[first]));
+        let (mut row, mut path, mut next) = (0, Path::default(), forced.unwrap_or(self.buf.sampled[first]));
         let mut right_row = None;
         loop {
             let emits = report.emitted.is_empty() || self.settings.emit == Emit::Accepted;
@@ -96,7 +126,7 @@ impl<B: Backend> State<B> {
             }
             (row, next) = (child, self.buf.sampled[first + child]);
         }
-        report.emitted.truncate(path.len().max(1));
+        report.emitted.truncate(path.len());
         report.draft_right = (drafts > 0).then_some(right_row.is_some());
         let by_drafts = seq.ranking_rows & !1;
         seq.ranked_by_draft = (by_drafts != 0).then(|| right_row.is_some_and(|r| by_drafts >> r & 1 == 1));

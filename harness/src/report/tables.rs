@@ -189,7 +189,8 @@ const SPEED: &[(&str, &str)] = &[
 pub fn speed(view: &View<'_>) -> Option<Grid> {
     let timed = |l: &&Line<'_>| speed_of(view, l, SPEED[0].0).is_some();
     let lines: Vec<&Line<'_>> = view.lines.iter().filter(timed).collect();
-    if lines.is_empty() {
+    // Audited cells have no times of their own; dense alone has nothing to be compared with.
+    if lines.is_empty() || (lines.len() == 1 && view.lines.len() > 1) {
         return None;
     }
     let mut grid = Grid::default();

@@ -268,9 +268,9 @@ impl Sitting<'_> {
     /// Prints and writes the report; the exit code says whether the run can be believed.
     fn report(&self, dir: &RunDir, results: &Results, interrupted: bool) -> Result<ExitCode> {
         let records = report::Records::open(&dir.path).context("the records can't be read back")?;
-        print!("{}", report::terminal::render(&records.results, report::WIDTH));
+        report::say(&report::terminal::render(&records.results, report::WIDTH))?;
         let written = records.write(&dir.path)?;
-        println!("records: {}\nreport:  {}", dir.path.display(), written.display());
+        report::say(&format!("records: {}\nreport:  {}\n", dir.path.display(), written.display()))?;
         if interrupted && results.status == Status::Partial {
             let (done, planned) = (results.n_done, results.n_planned);
             let config = self.args.config.display();

@@ -1,5 +1,6 @@
 //! The folder of a run: created once, appended line by line, finished by renames.
 
+use crate::files::write_whole;
 use crate::record::{LayerRecord, Outcome, SampleRecord, Status, TimingRecord};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
@@ -189,7 +190,7 @@ impl RunDir {
 
     /// Writes a file through a temporary one, so that it is whole or not there.
     pub fn write(&self, name: &str, content: &[u8]) -> Result<()> {
-        write_atomic(&self.path.join(name), content)
+        write_whole(&self.path.join(name), content)
     }
 
     /// Writes a value as JSON.
@@ -298,21 +299,6 @@ fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
         })
     };
     text[..whole].split(|&b| b == b'\n').enumerate().filter(|(_, l)| !l.is_empty()).map(parse).collect()
-}
-
-fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let failed = || format!("{}: can't be written", path.display());
-    let mut file = tempfile::Builder::new().prefix(".oasis-").tempfile_in(dir).with_context(failed)?;
-    file.write_all(content).and_then(|()| file.as_file().sync_all()).with_context(failed)?;
-    file.persist(path).map_err(|e| e.error).with_context(failed)?;
-    // A temporary file is private to its owner; records are as readable as any other file.
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o644));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
