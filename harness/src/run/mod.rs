@@ -141,6 +141,9 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         dry::print(&plan, app, &samples, &opened)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if plan.jobs == Some(0) {
+        anyhow::bail!("run.jobs: 0 workers decode nothing; give 1 or more, or leave it out");
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (jobs, threads) = workers(plan.jobs, dry::weights_bytes(&opened.checkpoint.config), cores);
     let mut loader = Cpu::new(cores);

@@ -54,6 +54,8 @@ pub type UnitKey = (String, String, u32);
 pub struct RunDir {
     /// Its path.
     pub path: PathBuf,
+    /// The folder, held against other processes until the run ends (or dies).
+    held: Option<File>,
 }
 
 /// Fails unless `root`, or the nearest folder above it that exists, can be written. Leaves nothing behind.
@@ -89,14 +91,16 @@ impl RunDir {
     /// It is there and `existing` refuses; it holds another fingerprint; it can't be made.
     pub fn open(root: &Path, fingerprint: &str, existing: Existing, name: &str) -> Result<Self> {
         let path = root.join(fingerprint);
-        let dir = Self { path: path.clone() };
+        let mut dir = Self { path: path.clone(), held: None };
         if !path.exists() {
             if existing == Existing::Resume {
                 dir.refuse_others(root, fingerprint, name)?;
             }
             fs::create_dir_all(&path).map_err(|e| not_writable(root, &path, e))?;
+            dir.hold()?;
             return Ok(dir);
         }
+        dir.hold()?;
         dir.same_fingerprint(fingerprint)?;
         match existing {
             Existing::Resume => {}
@@ -112,12 +116,27 @@ impl RunDir {
         Ok(dir)
     }
 
+    /// Takes the folder for this process: two that append to the same records would lose some.
+    fn hold(&mut self) -> Result<()> {
+        let folder = File::open(&self.path).with_context(|| format!("{}", self.path.display()))?;
+        match folder.try_lock() {
+            Ok(()) => self.held = Some(folder),
+            Err(std::fs::TryLockError::WouldBlock) => bail!(
+                "{} is being written by another oasis run; wait for it, or give another folder with --output",
+                self.path.display()
+            ),
+            // Some network file systems have no locks; a single run works there as well.
+            Err(std::fs::TryLockError::Error(_)) => {}
+        }
+        Ok(())
+    }
+
     /// A run of the same name but another fingerprint is not what `--resume` means.
     fn refuse_others(&self, root: &Path, fingerprint: &str, name: &str) -> Result<()> {
         let Ok(entries) = fs::read_dir(root) else { return Ok(()) };
         let mut others = Vec::new();
         for entry in entries.flatten() {
-            let parts = Self { path: entry.path() }.parts();
+            let parts = Self { path: entry.path(), held: None }.parts();
             if parts.as_ref().and_then(|p| p.get("name")).is_some_and(|n| n == name) {
                 others.push(entry.file_name().to_string_lossy().into_owned());
             }
@@ -329,9 +348,23 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_in_use_is_refused_until_its_run_ends() {
+        let root = tempfile::tempdir().unwrap();
+        let open = |existing| RunDir::open(root.path(), "0123456789abcdef", existing, "x");
+        let first = open(Existing::Refuse).unwrap();
+        for existing in [Existing::Refuse, Existing::Resume, Existing::Overwrite] {
+            let error = open(existing).err().expect("the folder is held").to_string();
+            assert!(error.contains("another oasis run") && error.contains("--output"), "{error}");
+        }
+        drop(first);
+        open(Existing::Refuse).unwrap();
+    }
+
+    #[test]
     fn an_existing_run_is_refused_resumed_or_overwritten_on_demand_only() {
         let root = tempfile::tempdir().unwrap();
-        let dir = RunDir::open(root.path(), "abc", Existing::Refuse, "x").unwrap();
+        drop(RunDir::open(root.path(), "abc", Existing::Refuse, "x").unwrap());
+        let dir = RunDir { path: root.path().join("abc"), held: None };
         let parts = BTreeMap::from([("fingerprint", "abc"), ("name", "x")]);
         dir.write_json(FINGERPRINT, &parts).unwrap();
         let open = |fp: &str, existing| RunDir::open(root.path(), fp, existing, "x").map(|_| ());
@@ -355,7 +388,7 @@ mod tests {
     #[test]
     fn a_full_disk_is_named_with_the_way_out() {
         let root = tempfile::tempdir().unwrap();
-        let dir = RunDir { path: root.path().to_owned() };
+        let dir = RunDir { path: root.path().to_owned(), held: None };
         std::os::unix::fs::symlink("/dev/full", root.path().join(TIMINGS)).unwrap();
         let timing = TimingRecord {
             sample: "s".into(),
