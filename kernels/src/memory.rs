@@ -19,6 +19,22 @@ impl Meter {
     pub(crate) fn usage(&self) -> Usage {
         Usage { device: self.device.load(Relaxed), host: self.host.load(Relaxed) }
     }
+
+    pub(crate) fn add_device(&self, bytes: usize) {
+        self.device.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub_device(&self, bytes: usize) {
+        self.device.fetch_sub(bytes, Relaxed);
+    }
+
+    pub(crate) fn add_host(&self, bytes: usize) {
+        self.host.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn sub_host(&self, bytes: usize) {
+        self.host.fetch_sub(bytes, Relaxed);
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -7,9 +7,10 @@
 mod running;
 
 use super::{check_heads, need};
-use crate::Cpu;
+use crate::cuda::arg;
 use crate::team::Parts;
-use oasis_core::ops::{Attend, AttendArgs};
+use crate::{Cpu, Cuda};
+use oasis_core::ops::{Attend, AttendArgs, Memory};
 use oasis_core::{Error, Result};
 
 pub(super) use running::{Queries, Running};
@@ -22,7 +23,8 @@ pub const LSE_TOLERANCE: f64 = 1e-4;
 
 impl Attend for Cpu {
     fn attend(&mut self, args: AttendArgs<'_, Self>) -> Result<()> {
-        check(&args)?;
+        check(self, &args)?;
+        check_entries(&args)?;
         let (g, shape, rows) = (args.geometry, args.shape, args.rows);
         let (q_dim, columns) = (g.q_dim(), shape.slots + 1);
         let entries = &args.entries[..shape.pools() * shape.slots];
@@ -74,21 +76,114 @@ impl Attend for Cpu {
     }
 }
 
-fn check(args: &AttendArgs<'_, Cpu>) -> Result<()> {
+/// Most coordinates of a head in attend.cu.
+const WIDEST: usize = 128;
+
+/// Queries of a thread block, and entries of a split, in attend.cu. Splits depend on the pool's size alone, so a row's
+/// result does not depend on the batch.
+const QUERIES: usize = 16;
+const ENTRIES: usize = 16;
+
+/// Arguments of attend.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Part {
+    q: u64,
+    slots: u64,
+    tail: u64,
+    entries: u64,
+    entry_count: u64,
+    first: u64,
+    committed: u64,
+    ancestors: u64,
+    part: u64,
+    lse: u64,
+    heads: u32,
+    kv_heads: u32,
+    slot_count: u32,
+    tail_tokens: u32,
+    block_tokens: u32,
+    d: u32,
+    splits: u32,
+    split_entries: u32,
+    scale: f32,
+}
+
+/// The instance of a kernel for heads of `d` coordinates.
+pub(super) fn by_width(op: &str, names: [&'static str; 4], d: usize) -> Result<&'static str> {
+    names.get(d.div_ceil(32) - 1).copied().ok_or_else(|| {
+        Error::Unsupported(format!("{op}: heads of {d} coordinates; CUDA kernels have up to {WIDEST}"))
+    })
+}
+
+impl Attend for Cuda {
+    /// As on the CPU, but entries stay on the device: one beyond the slots makes its rows NaN.
+    fn attend(&mut self, args: AttendArgs<'_, Self>) -> Result<()> {
+        check(self, &args)?;
+        let (g, shape, rows) = (args.geometry, args.shape, args.rows);
+        let names = ["attend_part_1", "attend_part_2", "attend_part_3", "attend_part_4"];
+        let kernel = by_width("attend", names, g.head_dim)?;
+        let splits = shape.slots.div_ceil(ENTRIES) + 1;
+        let places = rows.rows() * g.heads;
+        let part = self.scratch(0, places * splits * (g.head_dim + 2) * size_of::<f32>())?;
+        let most = rows.host_first.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
+        let part_args = Part {
+            q: args.q.at(0),
+            slots: args.slots.at(0),
+            tail: args.tail.at(0),
+            entries: args.entries.at(0),
+            entry_count: args.entry_count.at(0),
+            first: rows.first.at(0),
+            committed: rows.tail.at(0),
+            ancestors: rows.ancestors.at(0),
+            part,
+            lse: args.block_lse.map_or(0, |lse| lse.at(0)),
+            heads: g.heads as u32,
+            kv_heads: g.kv_heads as u32,
+            slot_count: shape.slots as u32,
+            tail_tokens: shape.tail_tokens as u32,
+            block_tokens: shape.block.tokens as u32,
+            d: g.head_dim as u32,
+            splits: splits as u32,
+            split_entries: ENTRIES as u32,
+            scale: g.scale(),
+        };
+        let grid = [shape.pools(), splits, (most * g.group()).div_ceil(QUERIES)];
+        // SAFETY: attend.cu's arguments, of the lengths checked above; it compares entries with the number of slots.
+        unsafe { self.gpu.launch(kernel, grid, 128, &mut [arg(&part_args)])? };
+        let (count, out) = (places as u32, args.out.at(0));
+        let mut merge = [arg(&part), arg(&count), arg(&part_args.splits), arg(&part_args.d), arg(&out)];
+        // SAFETY: as above.
+        unsafe { self.gpu.launch("attend_merge", [places.div_ceil(8), 1, 1], 256, &mut merge) }
+    }
+}
+
+fn check<B: Memory>(backend: &B, args: &AttendArgs<'_, B>) -> Result<()> {
     let (g, shape, rows) = (args.geometry, args.shape, args.rows);
     check_heads("attend", g, Some(shape))?;
     let n = rows.rows() * g.q_dim();
-    need("attend", "q", args.q.len(), n)?;
-    need("attend", "out", args.out.len(), n)?;
-    need("attend", "slots", args.slots.len(), shape.slot_elems())?;
-    need("attend", "tail", args.tail.len(), shape.tail_elems())?;
-    need("attend", "entries", args.entries.len(), shape.pools() * shape.slots)?;
-    need("attend", "entry_count", args.entry_count.len(), shape.pools())?;
+    need("attend", "q", backend.len(args.q), n)?;
+    need("attend", "out", backend.len(args.out), n)?;
+    need("attend", "slots", backend.len(args.slots), shape.slot_elems())?;
+    need("attend", "tail", backend.len(args.tail), shape.tail_elems())?;
+    need("attend", "entries", backend.len(args.entries), shape.pools() * shape.slots)?;
+    need("attend", "entry_count", backend.len(args.entry_count), shape.pools())?;
     need("attend", "rows' sequences", rows.seqs(), shape.seqs)?;
     need("attend", "rows' first", rows.host_first.len(), shape.seqs + 1)?;
     if let Some(lse) = &args.block_lse {
-        need("attend", "block_lse", lse.len(), rows.rows() * g.heads * (shape.slots + 1))?;
+        need("attend", "block_lse", backend.len(lse), rows.rows() * g.heads * (shape.slots + 1))?;
     }
+    for seq in 0..shape.seqs {
+        let count = rows.host_first[seq + 1] - rows.host_first[seq];
+        need("attend", "tail tokens", shape.tail_tokens, (rows.host_tail[seq] + count) as usize)?;
+        need("attend", "bits of an ancestor mask", 32, count as usize)?;
+    }
+    Ok(())
+}
+
+/// What a pool attends must be there.
+fn check_entries(args: &AttendArgs<'_, Cpu>) -> Result<()> {
+    let shape = args.shape;
     for (pool, &count) in args.entry_count[..shape.pools()].iter().enumerate() {
         need("attend", "slots of a pool", shape.slots, count as usize)?;
         let entries = &args.entries[pool * shape.slots..][..count as usize];
@@ -98,11 +193,6 @@ fn check(args: &AttendArgs<'_, Cpu>) -> Result<()> {
                 shape.slots
             )));
         }
-    }
-    for seq in 0..shape.seqs {
-        let count = rows.host_first[seq + 1] - rows.host_first[seq];
-        need("attend", "tail tokens", shape.tail_tokens, (rows.host_tail[seq] + count) as usize)?;
-        need("attend", "bits of an ancestor mask", 32, count as usize)?;
     }
     Ok(())
 }

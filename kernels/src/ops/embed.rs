@@ -1,10 +1,11 @@
 //! Rows of the embedding table.
 
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::simd::Widen;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::ops::Embed;
 use oasis_core::{Error, Result};
@@ -34,6 +35,26 @@ impl Embed for Cpu {
             self.level.run(Widen { from, to: unsafe { to.slice(r * hidden, hidden) } });
         });
         Ok(())
+    }
+}
+
+impl Embed for Cuda {
+    /// As on the CPU, but a token outside the vocabulary gives a row of NaN: tokens stay on the device.
+    fn embed(
+        &mut self,
+        table: &CudaBuf<bf16>,
+        tokens: &CudaBuf<u32>,
+        rows: usize,
+        hidden: usize,
+        out: &mut CudaBuf<f32>,
+    ) -> Result<()> {
+        need("embed", "tokens", tokens.len(), rows)?;
+        need("embed", "out", out.len(), rows * hidden)?;
+        let (vocab, width) = ((table.len() / hidden.max(1)) as u32, hidden as u32);
+        let (from, ids, to) = (table.at(0), tokens.at(0), out.at(0));
+        let mut args = [arg(&from), arg(&ids), arg(&vocab), arg(&width), arg(&to)];
+        // SAFETY: embed.cu's arguments, of the lengths checked above; tokens are compared with `vocab`.
+        unsafe { self.gpu.launch("embed", [rows, 1, 1], 256, &mut args) }
     }
 }
 

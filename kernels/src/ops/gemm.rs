@@ -3,12 +3,15 @@
 //! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of the inner products in `simd`: memory
 //! bandwidth is the bound. From there on arithmetic is: AMX tiles where the CPU has them, otherwise both sides are
 //! widened to f32 and multiplied by the `gemm` crate.
+//!
+//! On CUDA the same holds below [`BATCH`] rows, with tensor cores (gemm.cu); from there on cuBLASLt multiplies.
 
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::simd::{Amx, GemmRows, PAIR, SIDE, TILE, Widen, deinterleave, pack_rows, prefetch};
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::Result;
 use oasis_core::model::Linear;
@@ -245,6 +248,58 @@ unsafe fn add_product(
             rows, cols, k, out, 1, out_stride, true, x, 1, k_stride, w, k_stride, 1, 1.0_f32, 1.0_f32, false,
             false, false, one,
         );
+    }
+}
+
+/// Weight rows of a thread block of gemm.cu.
+const STRIPE: usize = 16;
+
+impl Gemm for Cuda {
+    fn gemm(
+        &mut self,
+        x: &CudaBuf<bf16>,
+        w: &Linear<Self>,
+        rows: usize,
+        accumulate: bool,
+        out: &mut CudaBuf<f32>,
+    ) -> Result<()> {
+        let (n, k) = (w.rows_out, w.cols_in);
+        need("gemm", "x", x.len(), rows * k)?;
+        need("gemm", "weight", w.weight.len(), n * k)?;
+        need("gemm", "bias", w.bias.as_ref().map_or(n, |b| b.len()), n)?;
+        need("gemm", "out", out.len(), rows * n)?;
+        need("gemm", "columns", k, 1)?;
+        let [x, weight, out] = [x.at(0), w.weight.at(0), out.at(0)];
+        let bias = w.bias.as_ref().map_or(0, |b| b.at(0));
+        let [rows_arg, n_arg, k_arg, add] = [rows, n, k, usize::from(accumulate)].map(|v| v as u32);
+        if let (BATCH.., 0, Some(lt)) = (rows, k % 8, &mut self.lt) {
+            // SAFETY: the lengths are checked above.
+            unsafe { lt.product([x, weight, out], [rows, n, k], accumulate)? };
+            if bias == 0 {
+                return Ok(());
+            }
+            let mut args = [arg(&bias), arg(&n_arg), arg(&out)];
+            // SAFETY: gemm.cu's arguments, of the lengths checked above.
+            return unsafe { self.gpu.launch("add_bias", [n.div_ceil(256), rows, 1], 256, &mut args) };
+        }
+        let (kernel, grid) = match (k % 8, rows) {
+            (0, ..=8) => ("gemm_rows_1", [n.div_ceil(STRIPE), 1, 1]),
+            (0, ..=16) => ("gemm_rows_2", [n.div_ceil(STRIPE), 1, 1]),
+            (0, _) => ("gemm_rows_4", [n.div_ceil(STRIPE), rows.div_ceil(32), 1]),
+            _ => ("gemm_plain", [n.div_ceil(8), rows, 1]),
+        };
+        let mut args = [
+            arg(&x),
+            arg(&weight),
+            arg(&bias),
+            arg(&rows_arg),
+            arg(&n_arg),
+            arg(&k_arg),
+            arg(&add),
+            arg(&out),
+        ];
+        // SAFETY: as above.
+        unsafe { self.gpu.launch(kernel, grid, 256, &mut args) }
     }
 }
 

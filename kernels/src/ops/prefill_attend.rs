@@ -5,12 +5,13 @@
 
 mod blocked;
 
-use super::attend::{Queries, Running};
+use super::attend::{Queries, Running, by_width};
 use super::{check_heads, need};
-use crate::Cpu;
+use crate::cuda::arg;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use oasis_core::Result;
-use oasis_core::ops::{PrefillArgs, PrefillAttend};
+use oasis_core::ops::{Memory, PrefillArgs, PrefillAttend};
 
 /// One rounding to bf16, that may fall the other way, and the order of f32 sums.
 pub const TOLERANCE: f64 = 1.0 / 100.0;
@@ -26,13 +27,7 @@ const ROWS: usize = 8;
 
 impl PrefillAttend for Cpu {
     fn prefill_attend(&mut self, args: PrefillArgs<'_, Self>) -> Result<()> {
-        let g = args.geometry;
-        let tokens = args.first + args.rows;
-        check_heads("prefill_attend", g, None)?;
-        need("prefill_attend", "q", args.q.len(), args.rows * g.q_dim())?;
-        need("prefill_attend", "k", args.k.len(), tokens * g.kv_dim())?;
-        need("prefill_attend", "v", args.v.len(), tokens * g.kv_dim())?;
-        need("prefill_attend", "out", args.out.len(), args.rows * g.q_dim())?;
+        check(self, &args)?;
         if args.rows < MANY {
             self.few_rows(args);
         } else {
@@ -73,6 +68,59 @@ impl Cpu {
             }
         });
     }
+}
+
+/// Queries of a thread block of prefill_attend.cu.
+const QUERIES: usize = 32;
+
+/// Arguments of prefill_attend.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Prefill {
+    q: u64,
+    k: u64,
+    v: u64,
+    out: u64,
+    heads: u32,
+    kv_heads: u32,
+    d: u32,
+    first: u32,
+    rows: u32,
+    scale: f32,
+}
+
+impl PrefillAttend for Cuda {
+    fn prefill_attend(&mut self, args: PrefillArgs<'_, Self>) -> Result<()> {
+        check(self, &args)?;
+        let g = args.geometry;
+        let kernel =
+            by_width("prefill_attend", ["prefill_1", "prefill_2", "prefill_3", "prefill_4"], g.head_dim)?;
+        let list = Prefill {
+            q: args.q.at(0),
+            k: args.k.at(0),
+            v: args.v.at(0),
+            out: args.out.at(0),
+            heads: g.heads as u32,
+            kv_heads: g.kv_heads as u32,
+            d: g.head_dim as u32,
+            first: args.first as u32,
+            rows: args.rows as u32,
+            scale: g.scale(),
+        };
+        let grid = [(args.rows * g.group()).div_ceil(QUERIES), g.kv_heads, 1];
+        // SAFETY: prefill_attend.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch(kernel, grid, 256, &mut [arg(&list)]) }
+    }
+}
+
+fn check<B: Memory>(backend: &B, args: &PrefillArgs<'_, B>) -> Result<()> {
+    let g = args.geometry;
+    let tokens = args.first + args.rows;
+    check_heads("prefill_attend", g, None)?;
+    need("prefill_attend", "q", backend.len(args.q), args.rows * g.q_dim())?;
+    need("prefill_attend", "k", backend.len(args.k), tokens * g.kv_dim())?;
+    need("prefill_attend", "v", backend.len(args.v), tokens * g.kv_dim())?;
+    need("prefill_attend", "out", backend.len(args.out), args.rows * g.q_dim())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Root-mean-square norm.
 
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::simd::{Narrow, square_sum};
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::Result;
 use oasis_core::ops::RmsNorm;
@@ -42,6 +43,26 @@ impl RmsNorm for Cpu {
             self.level.run(Narrow { from: normed, to: unsafe { to.slice(r * dim, dim) } });
         });
         Ok(())
+    }
+}
+
+impl RmsNorm for Cuda {
+    fn rms_norm(
+        &mut self,
+        x: &CudaBuf<f32>,
+        weight: &CudaBuf<f32>,
+        eps: f32,
+        rows: usize,
+        dim: usize,
+        out: &mut CudaBuf<bf16>,
+    ) -> Result<()> {
+        need("rms_norm", "x", x.len(), rows * dim)?;
+        need("rms_norm", "weight", weight.len(), dim)?;
+        need("rms_norm", "out", out.len(), rows * dim)?;
+        let (from, weight, to, width) = (x.at(0), weight.at(0), out.at(0), dim as u32);
+        let mut args = [arg(&from), arg(&weight), arg(&eps), arg(&width), arg(&to)];
+        // SAFETY: rms_norm.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch("rms_norm", [rows, 1, 1], 256, &mut args) }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use super::rms_norm::norm;
 use super::{check_heads, need};
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::simd::Narrow;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use oasis_core::Result;
-use oasis_core::ops::{Rope, RopeArgs};
+use oasis_core::ops::{Memory, Rope, RopeArgs};
 
 /// One rounding to bf16, that may fall the other way, of a sum of two products.
 pub const TOLERANCE: f64 = 1.0 / 128.0;
@@ -80,16 +81,7 @@ impl Rope for Cpu {
         let g = args.geometry;
         let (d, rows) = (g.head_dim, args.rows);
         let (q_dim, kv_dim, qkv_dim) = (g.q_dim(), g.kv_dim(), g.qkv_dim());
-        check_heads("rope", g, None)?;
-        need("rope", "qkv", args.qkv.len(), rows * qkv_dim)?;
-        need("rope", "positions", args.positions.len(), rows)?;
-        need("rope", "inv_freq", args.inv_freq.len(), d / 2)?;
-        need("rope", "q", args.q.len(), rows * q_dim)?;
-        need("rope", "k", args.k.len(), (args.first + rows) * kv_dim)?;
-        need("rope", "v", args.v.len(), (args.first + rows) * kv_dim)?;
-        for weight in [args.q_norm, args.k_norm].into_iter().flatten() {
-            need("rope", "q_norm or k_norm", weight.len(), d)?;
-        }
+        check(self, &args)?;
         let inv_freq = &args.inv_freq[..d / 2];
         let table = self.angles.table(&args.positions[..rows], inv_freq);
         let at = args.first * kv_dim;
@@ -136,11 +128,54 @@ impl Rope for Cpu {
     }
 }
 
+impl Rope for Cuda {
+    fn rope(&mut self, args: RopeArgs<'_, Self>) -> Result<()> {
+        check(self, &args)?;
+        let g = args.geometry;
+        let at = args.first * g.kv_dim();
+        let norm = |weight: Option<&CudaBuf<f32>>| weight.map_or(0, |w| w.at(0));
+        let (qkv, q_norm, k_norm) = (args.qkv.at(0), norm(args.q_norm), norm(args.k_norm));
+        let (positions, inv_freq) = (args.positions.at(0), args.inv_freq.at(0));
+        let [heads, kv_heads, d] = [g.heads, g.kv_heads, g.head_dim].map(|x| x as u32);
+        let (q, k, v) = (args.q.at(0), args.k.at(at), args.v.at(at));
+        let mut list = [
+            arg(&qkv),
+            arg(&q_norm),
+            arg(&k_norm),
+            arg(&args.eps),
+            arg(&positions),
+            arg(&inv_freq),
+            arg(&heads),
+            arg(&kv_heads),
+            arg(&d),
+            arg(&q),
+            arg(&k),
+            arg(&v),
+        ];
+        // SAFETY: rope.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch("rope", [args.rows, 1, 1], 256, &mut list) }
+    }
+}
+
+fn check<B: Memory>(backend: &B, args: &RopeArgs<'_, B>) -> Result<()> {
+    let (g, rows) = (args.geometry, args.rows);
+    check_heads("rope", g, None)?;
+    need("rope", "qkv", backend.len(args.qkv), rows * g.qkv_dim())?;
+    need("rope", "positions", backend.len(args.positions), rows)?;
+    need("rope", "inv_freq", backend.len(args.inv_freq), g.head_dim / 2)?;
+    need("rope", "q", backend.len(args.q), rows * g.q_dim())?;
+    need("rope", "k", backend.len(args.k), (args.first + rows) * g.kv_dim())?;
+    need("rope", "v", backend.len(args.v), (args.first + rows) * g.kv_dim())?;
+    for weight in [args.q_norm, args.k_norm].into_iter().flatten() {
+        need("rope", "q_norm or k_norm", backend.len(weight), g.head_dim)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::{Random, assert_close, f64s, geometry, poison16};
-    use oasis_core::ops::Memory;
 
     fn naive(x: &[f32], weight: Option<&[f32]>, position: u32, inv_freq: &[f32]) -> Vec<f64> {
         let d = x.len();

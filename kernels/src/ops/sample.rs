@@ -1,10 +1,11 @@
 //! Next tokens.
 
 use super::need;
-use crate::Cpu;
 use crate::cpu::Scratch;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use oasis_core::ops::Sample;
 use oasis_core::settings::Sampling;
 use oasis_core::{Error, Result};
@@ -26,36 +27,88 @@ impl Sample for Cpu {
         draws: &[f32],
         out: &mut [u32],
     ) -> Result<()> {
-        need("sample", "logits", logits.len(), rows * vocab)?;
-        need("sample", "out", out.len(), rows)?;
+        check(sampling, [rows, vocab], logits.len(), draws, out)?;
+        on_host(self, logits, [rows, vocab], sampling, draws, out)
+    }
+}
+
+impl Sample for Cuda {
+    /// Greedy on the device; draws on the host, from the logits.
+    fn sample(
+        &mut self,
+        logits: &CudaBuf<f32>,
+        rows: usize,
+        vocab: usize,
+        sampling: &Sampling,
+        draws: &[f32],
+        out: &mut [u32],
+    ) -> Result<()> {
+        check(sampling, [rows, vocab], logits.len(), draws, out)?;
         if !sampling.greedy() {
-            need("sample", "draws", draws.len(), rows)?;
-            check(sampling)?;
+            let logits = self.fetch_host(logits, rows * vocab)?;
+            return on_host(&self.host, &logits, [rows, vocab], sampling, draws, out);
         }
-        let hopeless = AtomicUsize::new(NOBODY);
-        let to = Parts::new(&mut out[..rows]);
-        self.team.run(rows, rows * vocab, |worker, r| {
-            let row = &logits[r * vocab..][..vocab];
-            let token = match argmax(row) {
-                Some(best) if sampling.greedy() || row[best] == f32::INFINITY => Some(best),
-                Some(best) if row[best] == f32::NEG_INFINITY => Some(best),
-                Some(best) => Some(draw(row, row[best], sampling, draws[r], &mut self.workers.get(worker))),
-                None => None,
-            };
-            match token {
-                // SAFETY: element r is this task's.
-                Some(token) => unsafe { to.slice(r, 1)[0] = token as u32 },
-                None => hopeless.store(r, Relaxed),
-            }
-        });
-        match hopeless.load(Relaxed) {
-            NOBODY => Ok(()),
-            r => Err(Error::Invariant(format!("sample: all {vocab} logits of row {r} are NaN"))),
+        let tokens = self.scratch(0, rows * size_of::<u32>())?;
+        let (from, width) = (logits.at(0), vocab as u32);
+        let mut args = [arg(&from), arg(&width), arg(&tokens)];
+        // SAFETY: sample.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch("argmax", [rows, 1, 1], 1024, &mut args)? };
+        self.download(tokens, bytemuck::cast_slice_mut(&mut out[..rows]))?;
+        match out[..rows].iter().position(|&token| token as usize >= vocab) {
+            None => Ok(()),
+            Some(r) => Err(all_nan(r, vocab)),
         }
     }
 }
 
-fn check(sampling: &Sampling) -> Result<()> {
+fn all_nan(row: usize, vocab: usize) -> Error {
+    Error::Invariant(format!("sample: all {vocab} logits of row {row} are NaN"))
+}
+
+/// One token a row, with the threads of `cpu`.
+fn on_host(
+    cpu: &Cpu,
+    logits: &[f32],
+    [rows, vocab]: [usize; 2],
+    sampling: &Sampling,
+    draws: &[f32],
+    out: &mut [u32],
+) -> Result<()> {
+    let hopeless = AtomicUsize::new(NOBODY);
+    let to = Parts::new(&mut out[..rows]);
+    cpu.team.run(rows, rows * vocab, |worker, r| {
+        let row = &logits[r * vocab..][..vocab];
+        let token = match argmax(row) {
+            Some(best) if sampling.greedy() || row[best] == f32::INFINITY => Some(best),
+            Some(best) if row[best] == f32::NEG_INFINITY => Some(best),
+            Some(best) => Some(draw(row, row[best], sampling, draws[r], &mut cpu.workers.get(worker))),
+            None => None,
+        };
+        match token {
+            // SAFETY: element r is this task's.
+            Some(token) => unsafe { to.slice(r, 1)[0] = token as u32 },
+            None => hopeless.store(r, Relaxed),
+        }
+    });
+    match hopeless.load(Relaxed) {
+        NOBODY => Ok(()),
+        r => Err(all_nan(r, vocab)),
+    }
+}
+
+fn check(
+    sampling: &Sampling,
+    [rows, vocab]: [usize; 2],
+    logits: usize,
+    draws: &[f32],
+    out: &[u32],
+) -> Result<()> {
+    need("sample", "logits", logits, rows * vocab)?;
+    need("sample", "out", out.len(), rows)?;
+    if sampling.greedy() {
+        return Ok(());
+    }
+    need("sample", "draws", draws.len(), rows)?;
     let (t, p) = (sampling.temperature, sampling.top_p);
     if !(t > 0.0 && t.is_finite()) {
         return Err(Error::setting("temperature", format!("{t} is no temperature: use 0 (greedy) or more")));

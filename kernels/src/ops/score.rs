@@ -7,16 +7,19 @@ mod combine;
 mod decode;
 
 use super::{check_heads, need};
-use crate::Cpu;
 use crate::cpu::Workers;
+use crate::cuda::arg;
 use crate::simd::{LANES, Level, widen};
 use crate::team::{Parts, Team};
+use crate::{Cpu, Cuda};
 use combine::Combine;
 use decode::TileScores;
+use half::bf16;
 use oasis_core::geometry::Geometry;
-use oasis_core::ops::{CacheShape, RankQuery, RowTable, Score, ScoreArgs};
+use oasis_core::ops::{CacheShape, Memory, RankQuery, Score, ScoreArgs};
+use oasis_core::policy::{Reduce, SummaryShape};
 use oasis_core::settings::Group;
-use oasis_core::storage::{Storage, normal_scale};
+use oasis_core::storage::{Rounding, Storage, normal_levels, normal_scale};
 use oasis_core::{Error, Result};
 
 /// Order of f32 sums; absolute on logits, relative on softmax sums.
@@ -27,18 +30,11 @@ const BLOCKS: usize = 128;
 
 impl Score for Cpu {
     fn score(&mut self, args: ScoreArgs<'_, Self>) -> Result<()> {
-        let fit_len = check(&args)?;
+        let fit_len = check(self, &args)?;
         let (shape, form) = (args.shape, args.summary_shape);
-        let view = View {
-            geometry: args.geometry,
-            shape,
-            rows: args.rows,
-            query: &args.query,
-            candidates: args.candidates,
-        };
+        let view = View::of((args.geometry, args.shape), &args.rows.host_first, &args.query, args.candidates);
         let pools = shape.pools();
-        let most = (0..shape.seqs).map(|s| view.candidates(s).1).max().unwrap_or(0);
-        let queries = (0..pools).map(|pool| view.queries(pool)).max().unwrap_or(0);
+        let (most, queries) = view.most();
         if most == 0 || queries == 0 {
             return Ok(());
         }
@@ -52,7 +48,7 @@ impl Score for Cpu {
             (0..=255_u8).zip(&mut *scales).for_each(|(byte, scale)| *scale = normal_scale(byte));
         }
         let cpu = Borrowed { team: &self.team, workers: &self.workers, level: self.level };
-        cpu.lift(&args, &view, &sizes, fit_len, lifted, bias);
+        cpu.lift(&args, &view, &sizes, (args.q, args.fit, fit_len), lifted, bias);
         cpu.tiles(&args, &view, &sizes, (lifted, bias, scales), scores);
         cpu.combine(&view, &sizes, scores, (args.group, args.resident_lse), args.out);
         Ok(())
@@ -78,31 +74,32 @@ struct Borrowed<'a> {
 
 impl Borrowed<'_> {
     /// Queries to the summary's space: `lifted` `[pools][queries][width]`, `bias` `[pools][queries]`.
-    fn lift(
+    fn lift<B: Memory>(
         &self,
-        args: &ScoreArgs<'_, Cpu>,
+        args: &ScoreArgs<'_, B>,
         view: &View<'_>,
         sizes: &Sizes,
-        fit_len: usize,
+        (q, fit, fit_len): (&[bf16], &[f32], usize),
         lifted: &mut [f32],
         bias: &mut [f32],
     ) {
         let (d, dim) = (args.geometry.head_dim, args.summary_shape.dim);
+        let (summary, query_of) = (args.summary, &args.query);
         let work = 8 * lifted.len();
         let (lifted, bias) = (Parts::new(lifted), Parts::new(bias));
         self.team.run(args.shape.pools(), work, |worker, pool| {
             let mut scratch = self.workers.get(worker);
             let [query] = scratch.floats([d]);
             for (i, place) in view.places(pool).enumerate() {
-                match args.query {
-                    RankQuery::Rows(_) => widen(&args.q[place * d..][..d], query),
+                match query_of {
+                    RankQuery::Rows(_) => widen(&q[place * d..][..d], query),
                     RankQuery::Query(q) => query.copy_from_slice(&q[place * d..][..d]),
                 }
                 let at = pool * sizes.queries + i;
                 // SAFETY: the queries of this pool are this task's.
                 let (to, bias) = unsafe { (lifted.slice(at * sizes.width, sizes.width), bias.slice(at, 1)) };
                 to[dim..].fill(0.0);
-                bias[0] = args.summary.lift(&args.fit[pool * fit_len..][..fit_len], query, &mut to[..dim]);
+                bias[0] = summary.lift(&fit[pool * fit_len..][..fit_len], query, &mut to[..dim]);
             }
         });
     }
@@ -180,12 +177,30 @@ impl Borrowed<'_> {
 struct View<'a> {
     geometry: &'a Geometry,
     shape: &'a CacheShape,
-    rows: &'a RowTable<Cpu>,
+    host_first: &'a [u32],
     query: &'a RankQuery<'a>,
     candidates: &'a [(u32, u32)],
 }
 
+impl<'a> View<'a> {
+    fn of(
+        (geometry, shape): (&'a Geometry, &'a CacheShape),
+        host_first: &'a [u32],
+        query: &'a RankQuery<'a>,
+        candidates: &'a [(u32, u32)],
+    ) -> Self {
+        Self { geometry, shape, host_first, query, candidates }
+    }
+}
+
 impl View<'_> {
+    /// Most candidates of a sequence, and most queries of a pool.
+    fn most(&self) -> (usize, usize) {
+        let candidates = (0..self.shape.seqs).map(|s| self.candidates(s).1).max();
+        let queries = (0..self.shape.pools()).map(|pool| self.queries(pool)).max();
+        (candidates.unwrap_or(0), queries.unwrap_or(0))
+    }
+
     /// First candidate of a sequence, and how many there are.
     fn candidates(&self, seq: usize) -> (usize, usize) {
         let (first, end) = self.candidates[seq];
@@ -210,7 +225,7 @@ impl View<'_> {
         let (seq, head) = (pool / self.shape.kv_heads, pool % self.shape.kv_heads);
         let (group, heads) = (self.geometry.group(), self.geometry.heads);
         let first = match self.query {
-            RankQuery::Rows(_) => self.rows.host_first[seq] as usize,
+            RankQuery::Rows(_) => self.host_first[seq] as usize,
             RankQuery::Query(_) => seq,
         };
         let mask = self.mask(seq);
@@ -219,16 +234,16 @@ impl View<'_> {
     }
 }
 
-fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
+fn check<B: Memory>(backend: &B, args: &ScoreArgs<'_, B>) -> Result<usize> {
     let (g, shape, form) = (args.geometry, args.shape, args.summary_shape);
     check_heads("score", g, Some(shape))?;
     form.storage.check(form.dim, form.rounding)?;
     let fit_len = args.summary.fit_len(shape.block);
     need("score", "vectors of a block", form.vectors.min(form.dim), 1)?;
-    need("score", "summaries", args.summaries.len(), shape.pools() * shape.blocks * form.bytes())?;
-    need("score", "fit", args.fit.len(), shape.pools() * fit_len)?;
+    need("score", "summaries", backend.len(args.summaries), shape.pools() * shape.blocks * form.bytes())?;
+    need("score", "fit", backend.len(args.fit), shape.pools() * fit_len)?;
     need("score", "candidates", args.candidates.len(), shape.seqs)?;
-    need("score", "out", args.out.len(), shape.pools() * shape.blocks)?;
+    need("score", "out", backend.len(args.out), shape.pools() * shape.blocks)?;
     for seq in 0..shape.seqs {
         need("score", "blocks of a pool", shape.blocks, args.candidates[seq].1 as usize)?;
     }
@@ -237,7 +252,7 @@ fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
         RankQuery::Rows(masks) => {
             need("score", "row masks", masks.len(), shape.seqs)?;
             need("score", "rows' sequences", args.rows.seqs(), shape.seqs)?;
-            need("score", "q", args.q.len(), args.rows.rows() * g.q_dim())?;
+            need("score", "q", backend.len(args.q), args.rows.rows() * g.q_dim())?;
             for (seq, &mask) in masks[..shape.seqs].iter().enumerate() {
                 let rows = args.rows.host_first[seq + 1] - args.rows.host_first[seq];
                 let some = rows > 0 && args.candidates[seq].1 > args.candidates[seq].0;
@@ -258,6 +273,173 @@ fn check(args: &ScoreArgs<'_, Cpu>) -> Result<usize> {
         }
     }
     Ok(fit_len)
+}
+
+/// Queries that a warp of score.cu has.
+const QUERIES: usize = 8;
+
+/// A summary's stored form, as score.cu numbers it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Form {
+    storage: u32,
+    bits: u32,
+    vectors: u32,
+    dim: u32,
+    reduce: u32,
+    vector_bytes: u32,
+    upper: u32,
+    scale_bytes: u32,
+    level_step: f32,
+}
+
+impl Form {
+    fn of(form: &SummaryShape) -> Self {
+        let (storage, bits) = match form.storage {
+            Storage::F32 => (0, 32),
+            Storage::Bf16 => (1, 16),
+            Storage::Affine { bits } => (2, bits),
+            Storage::Normal { bits } => (3, bits),
+        };
+        let (upper, scale_bytes) = match form.rounding {
+            Rounding::Nearest => (form.dim, 4),
+            Rounding::Outward { upper } => (upper.min(form.dim), 8),
+        };
+        let level_step = match form.storage {
+            // The distance of the middle levels: ± half a step, exactly.
+            Storage::Normal { bits } => 2.0 * normal_levels(bits)[1 << (bits - 1)],
+            _ => 0.0,
+        };
+        let reduce = match form.reduce {
+            Reduce::Max => 0,
+            Reduce::LogSumExp => 1,
+            Reduce::Sum => 2,
+        };
+        Self {
+            storage,
+            bits: bits.into(),
+            vectors: form.vectors as u32,
+            dim: form.dim as u32,
+            reduce,
+            vector_bytes: (form.bytes() / form.vectors) as u32,
+            upper: upper as u32,
+            scale_bytes,
+            level_step,
+        }
+    }
+}
+
+/// What the device needs to score, in one upload: floats, then `[seqs]` × (first, count, queries).
+struct Request {
+    bytes: Vec<u8>,
+    /// Where lifted queries, their bias, resident masses, scales and candidates start.
+    starts: [u64; 5],
+}
+
+impl Request {
+    fn new(parts: [&[u8]; 5]) -> Self {
+        let mut bytes = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
+        let starts = parts.map(|part| {
+            let start = bytes.len() as u64;
+            bytes.extend_from_slice(part);
+            start
+        });
+        Self { bytes, starts }
+    }
+}
+
+impl Cuda {
+    /// Lifts the queries on the host, which has the policy, and collects what goes with them.
+    fn request(
+        &self,
+        args: &ScoreArgs<'_, Self>,
+        view: &View<'_>,
+        sizes: &Sizes,
+        fit_len: usize,
+    ) -> Result<Request> {
+        let pools = args.shape.pools();
+        let all = pools * sizes.queries;
+        let q = match args.query {
+            RankQuery::Rows(_) => self.fetch_host(args.q, args.rows.rows() * args.geometry.q_dim())?,
+            RankQuery::Query(_) => Vec::new(),
+        };
+        let fit = self.fetch_host(args.fit, pools * fit_len)?;
+        let (mut lifted, mut bias) = (vec![0.0; all * sizes.width], vec![0.0; all]);
+        let cpu = Borrowed { team: &self.host.team, workers: &self.host.workers, level: self.host.level };
+        cpu.lift(args, view, sizes, (&q, &fit, fit_len), &mut lifted, &mut bias);
+        let mut resident = vec![f32::NEG_INFINITY; all];
+        if let Some(lse) = args.resident_lse {
+            for pool in 0..pools {
+                let to = &mut resident[pool * sizes.queries..];
+                to.iter_mut().zip(view.places(pool)).for_each(|(to, place)| *to = lse[place]);
+            }
+        }
+        let scales: Vec<f32> = (0..=255).map(normal_scale).collect();
+        let of_seq = |seq: usize| {
+            let (first, count) = view.candidates(seq);
+            [first as u32, count as u32, view.queries(seq * args.shape.kv_heads) as u32]
+        };
+        let candidates: Vec<[u32; 3]> = (0..args.shape.seqs).map(of_seq).collect();
+        let floats = [&lifted, &bias, &resident, &scales].map(|v| bytemuck::cast_slice(v));
+        let [lifted, bias, resident, scales] = floats;
+        Ok(Request::new([lifted, bias, resident, scales, bytemuck::cast_slice(&candidates)]))
+    }
+}
+
+impl Score for Cuda {
+    fn score(&mut self, args: ScoreArgs<'_, Self>) -> Result<()> {
+        let fit_len = check(self, &args)?;
+        let (shape, form) = (args.shape, args.summary_shape);
+        let view = View::of((args.geometry, args.shape), &args.rows.host_first, &args.query, args.candidates);
+        let (most, queries) = view.most();
+        if most == 0 || queries == 0 {
+            return Ok(());
+        }
+        let sizes = Sizes { queries: queries.next_multiple_of(QUERIES), width: form.dim, line: most };
+        let request = self.request(&args, &view, &sizes, fit_len)?;
+        let base = self.scratch(1, request.bytes.len())?;
+        self.upload_to(base, &request.bytes)?;
+        let [lifted, bias, resident, scales, candidates] = request.starts.map(|start| base + start);
+        let pools = shape.pools();
+        let scores = self.scratch(2, pools * sizes.queries * sizes.line * size_of::<f32>())?;
+        let (form, summaries, out) = (Form::of(form), args.summaries.at(0), args.out.at(0));
+        let [kv_heads, blocks, each, line] =
+            [shape.kv_heads, shape.blocks, sizes.queries, sizes.line].map(|x| x as u32);
+        let mut list = [
+            arg(&form),
+            arg(&summaries),
+            arg(&lifted),
+            arg(&bias),
+            arg(&scales),
+            arg(&candidates),
+            arg(&kv_heads),
+            arg(&blocks),
+            arg(&each),
+            arg(&line),
+            arg(&scores),
+        ];
+        let grid = [most.div_ceil(8), pools, sizes.queries / QUERIES];
+        // SAFETY: score.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch("score_blocks", grid, 256, &mut list)? };
+        let group = match args.group {
+            Group::Max => 0_u32,
+            Group::Mean => 1,
+            Group::SoftmaxSum => 2,
+        };
+        let mut list = [
+            arg(&scores),
+            arg(&resident),
+            arg(&candidates),
+            arg(&kv_heads),
+            arg(&blocks),
+            arg(&each),
+            arg(&line),
+            arg(&group),
+            arg(&out),
+        ];
+        // SAFETY: as above.
+        unsafe { self.gpu.launch("score_combine", [pools, 1, 1], 512, &mut list) }
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Device to host: a prompt's blocks, and full tails.
 
+use super::fetch::Span;
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, CudaHostBuf, address, arg};
 use crate::memory::{CpuBuf, CpuHostBuf};
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::ids::NONE;
 use oasis_core::ops::{CacheShape, Seal};
@@ -24,13 +26,7 @@ impl Seal for Cpu {
         extent: &mut CpuHostBuf<bf16>,
     ) -> Result<()> {
         let (block, d, heads) = (layout.block, layout.block.head_dim, layout.kv_heads);
-        let tokens = blocks * block.tokens;
-        need("pack", "k", k.len(), tokens * heads * d)?;
-        need("pack", "v", v.len(), tokens * heads * d)?;
-        need("pack", "extent", extent.len(), layout.elems())?;
-        if layer >= layout.layers || blocks > layout.blocks {
-            return Err(Error::Invariant(format!("pack: {blocks} blocks of layer {layer} into {layout:?}")));
-        }
+        check_pack(layout, layer, blocks, [k.len(), v.len(), extent.len()])?;
         if blocks == 0 {
             return Ok(());
         }
@@ -63,11 +59,7 @@ impl Seal for Cpu {
         store: &mut HostStore<Self>,
         slots: &mut CpuBuf<bf16>,
     ) -> Result<()> {
-        need("seal", "slots_of", slots_of.len(), shape.kv_heads)?;
-        need("seal", "tail", tail.len(), shape.tail_elems())?;
-        need("seal", "slots", slots.len(), shape.slot_elems())?;
-        need("seal", "tail tokens", shape.tail_tokens, shape.block.tokens)?;
-        need("seal", "sequences", shape.seqs, seq + 1)?;
+        check_seal(shape, seq, slots_of, [tail.len(), slots.len()])?;
         let (half, chunk) = (shape.block.half(), shape.block.chunk());
         for (head, &slot) in slots_of[..shape.kv_heads].iter().enumerate() {
             let pool = seq * shape.kv_heads + head;
@@ -77,13 +69,92 @@ impl Seal for Cpu {
             to[..half].copy_from_slice(&tail[keys..keys + half]);
             to[half..].copy_from_slice(&tail[values..values + half]);
             if slot != NONE {
-                need("seal", "slots of a pool", shape.slots, slot as usize + 1)?;
                 let at = (pool * shape.slots + slot as usize) * chunk;
                 slots[at..at + chunk].copy_from_slice(to);
             }
         }
         Ok(())
     }
+}
+
+impl Seal for Cuda {
+    fn pack(
+        &mut self,
+        layout: &ExtentLayout,
+        layer: usize,
+        blocks: usize,
+        k: &CudaBuf<bf16>,
+        v: &CudaBuf<bf16>,
+        extent: &mut CudaHostBuf<bf16>,
+    ) -> Result<()> {
+        check_pack(layout, layer, blocks, [k.len(), v.len(), extent.len()])?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let (k, v, to) = (k.at(0), v.at(0), extent.at(layout.offset(layer, 0, 0)));
+        let [heads, tokens, d] =
+            [layout.kv_heads, layout.block.tokens, layout.block.head_dim].map(|x| x as u32);
+        let mut args = [arg(&k), arg(&v), arg(&heads), arg(&tokens), arg(&d), arg(&to)];
+        // SAFETY: seal.cu's arguments, of the lengths checked above; we have the extent to ourselves until we waited.
+        unsafe { self.gpu.launch("pack", [blocks, layout.kv_heads, 1], 256, &mut args)? };
+        self.gpu.wait()
+    }
+
+    fn seal(
+        &mut self,
+        shape: &CacheShape,
+        layer: usize,
+        seq: usize,
+        block: usize,
+        slots_of: &[u32],
+        tail: &CudaBuf<bf16>,
+        store: &mut HostStore<Self>,
+        slots: &mut CudaBuf<bf16>,
+    ) -> Result<()> {
+        check_seal(shape, seq, slots_of, [tail.len(), slots.len()])?;
+        let (half, bytes) = (shape.block.half(), shape.block.bytes() as u64 / 2);
+        let mut spans = Vec::with_capacity(4 * shape.kv_heads);
+        for head in 0..shape.kv_heads {
+            let pool = seq * shape.kv_heads + head;
+            let keys = pool * 2 * shape.tail_tokens * shape.block.head_dim;
+            let from = [keys, keys + shape.tail_tokens * shape.block.head_dim].map(|at| tail.at(at));
+            let chunk = address(store.chunk_mut(layer, seq, block, head)?.as_mut_ptr());
+            let mut copy = |to: [u64; 2]| {
+                spans.extend(from.into_iter().zip(to).map(|(from, to)| Span { from, to, bytes }));
+            };
+            copy([chunk, chunk + bytes]);
+            if slots_of[head] != NONE {
+                let at = (pool * shape.slots + slots_of[head] as usize) * 2 * half;
+                copy([slots.at(at), slots.at(at + half)]);
+            }
+        }
+        // SAFETY: tails, slots and chunks of the lengths checked above; the store is ours until we waited.
+        unsafe { self.copy(&spans)? };
+        self.gpu.wait()
+    }
+}
+
+fn check_pack(layout: &ExtentLayout, layer: usize, blocks: usize, [k, v, extent]: [usize; 3]) -> Result<()> {
+    let elems = blocks * layout.block.half() * layout.kv_heads;
+    need("pack", "k", k, elems)?;
+    need("pack", "v", v, elems)?;
+    need("pack", "extent", extent, layout.elems())?;
+    if layer >= layout.layers || blocks > layout.blocks {
+        return Err(Error::Invariant(format!("pack: {blocks} blocks of layer {layer} into {layout:?}")));
+    }
+    Ok(())
+}
+
+fn check_seal(shape: &CacheShape, seq: usize, slots_of: &[u32], [tail, slots]: [usize; 2]) -> Result<()> {
+    need("seal", "slots_of", slots_of.len(), shape.kv_heads)?;
+    need("seal", "tail", tail, shape.tail_elems())?;
+    need("seal", "slots", slots, shape.slot_elems())?;
+    need("seal", "tail tokens", shape.tail_tokens, shape.block.tokens)?;
+    need("seal", "sequences", shape.seqs, seq + 1)?;
+    for &slot in slots_of[..shape.kv_heads].iter().filter(|&&slot| slot != NONE) {
+        need("seal", "slots of a pool", shape.slots, slot as usize + 1)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

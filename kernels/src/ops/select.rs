@@ -1,10 +1,10 @@
 //! Top-K, cap and eviction of every pool.
 
 use super::need;
-use crate::Cpu;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use oasis_core::Result;
-use oasis_core::ops::{Select, SelectArgs};
+use oasis_core::ops::{Memory, Select, SelectArgs};
 use std::sync::{Mutex, PoisonError};
 
 /// Integer work on equal scores.
@@ -12,46 +12,59 @@ pub const TOLERANCE: f64 = 0.0;
 
 impl Select for Cpu {
     fn select(&mut self, args: SelectArgs<'_, Self>) -> Result<()> {
-        let shape = args.shape;
-        let n = shape.pools();
-        need("select", "scores", args.scores.len(), n * shape.blocks)?;
-        need("select", "candidates", args.candidates.len(), shape.seqs)?;
-        need("select", "pools", args.pools.len(), n)?;
-        need("select", "evictors", args.evictors.len(), n)?;
-        need("select", "outcomes", args.outcomes.len(), n)?;
-        for &(first, end) in &args.candidates[..shape.seqs] {
-            need("select", "blocks of a pool", shape.blocks, first.max(end) as usize)?;
-        }
-        let most = args.candidates.iter().map(|(first, end)| end.saturating_sub(*first)).max().unwrap_or(0);
-        let pools = Parts::new(&mut args.pools[..n]);
-        let evictors = Parts::new(&mut args.evictors[..n]);
-        let outcomes = Parts::new(&mut args.outcomes[..n]);
-        let failed = Mutex::new(None);
-        self.team.run(n, 16 * n * most as usize, |_, p| {
-            // SAFETY: pool p, its evictor and its outcome are this task's.
-            let (pool, evictor, outcome) = unsafe {
-                (&mut pools.slice(p, 1)[0], &mut evictors.slice(p, 1)[0], &mut outcomes.slice(p, 1)[0])
-            };
-            let scores = &args.scores[p * shape.blocks..][..shape.blocks];
-            let (first, end) = args.candidates[p / shape.kv_heads];
-            let (k, cap) = (args.k, args.cap);
-            let done = oasis_core::select::select(
-                scores,
-                first..end,
-                k,
-                cap,
-                args.now,
-                pool,
-                evictor.as_mut(),
-                outcome,
-            );
-            if let Err(error) = done {
-                // Any pool's error will do; a poisoned lock holds one already.
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-            }
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        check(self, &args)?;
+        let scores = args.scores;
+        on_host(self, args, scores)
     }
+}
+
+impl Select for Cuda {
+    /// On the host, which has pools and evictors.
+    fn select(&mut self, args: SelectArgs<'_, Self>) -> Result<()> {
+        check(self, &args)?;
+        let scores = self.fetch_host(args.scores, args.shape.pools() * args.shape.blocks)?;
+        on_host(&self.host, args, &scores)
+    }
+}
+
+fn check<B: Memory>(backend: &B, args: &SelectArgs<'_, B>) -> Result<()> {
+    let shape = args.shape;
+    let n = shape.pools();
+    need("select", "scores", backend.len(args.scores), n * shape.blocks)?;
+    need("select", "candidates", args.candidates.len(), shape.seqs)?;
+    need("select", "pools", args.pools.len(), n)?;
+    need("select", "evictors", args.evictors.len(), n)?;
+    need("select", "outcomes", args.outcomes.len(), n)?;
+    for &(first, end) in &args.candidates[..shape.seqs] {
+        need("select", "blocks of a pool", shape.blocks, first.max(end) as usize)?;
+    }
+    Ok(())
+}
+
+/// Every pool's selection, with the threads of `cpu`; `scores` `[pools][blocks]`.
+fn on_host<B: Memory>(cpu: &Cpu, args: SelectArgs<'_, B>, scores: &[f32]) -> Result<()> {
+    let (shape, n) = (args.shape, args.shape.pools());
+    let most = args.candidates.iter().map(|(first, end)| end.saturating_sub(*first)).max().unwrap_or(0);
+    let pools = Parts::new(&mut args.pools[..n]);
+    let evictors = Parts::new(&mut args.evictors[..n]);
+    let outcomes = Parts::new(&mut args.outcomes[..n]);
+    let failed = Mutex::new(None);
+    cpu.team.run(n, 16 * n * most as usize, |_, p| {
+        // SAFETY: pool p, its evictor and its outcome are this task's.
+        let (pool, evictor, outcome) = unsafe {
+            (&mut pools.slice(p, 1)[0], &mut evictors.slice(p, 1)[0], &mut outcomes.slice(p, 1)[0])
+        };
+        let scores = &scores[p * shape.blocks..][..shape.blocks];
+        let (first, end) = args.candidates[p / shape.kv_heads];
+        let (k, cap) = (args.k, args.cap);
+        let done =
+            oasis_core::select::select(scores, first..end, k, cap, args.now, pool, evictor.as_mut(), outcome);
+        if let Err(error) = done {
+            // Any pool's error will do; a poisoned lock holds one already.
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -60,7 +73,7 @@ mod tests {
     use crate::testing::Random;
     use oasis_core::geometry::BlockShape;
     use oasis_core::ids::Step;
-    use oasis_core::ops::{CacheShape, Memory};
+    use oasis_core::ops::CacheShape;
     use oasis_core::policy::{Evictor, SlotMeta};
     use oasis_core::pool::Pool;
     use oasis_core::select::{Outcome, select};

@@ -1,56 +1,129 @@
 //! Block summaries: encoded by the policy, rounded by its storage.
 
 use super::need;
-use crate::Cpu;
 use crate::simd::Widen;
 use crate::team::Parts;
-use oasis_core::ops::{Summarise, SummariseArgs};
-use oasis_core::policy::Keys;
+use crate::{Cpu, Cuda};
+use oasis_core::ops::{CacheShape, Memory, Summarise, SummariseArgs};
+use oasis_core::policy::{Keys, Summary};
+use oasis_core::store::HostStore;
 use oasis_core::{Error, Result, storage};
+use std::ops::Range;
 
 /// The same policy code on the same keys.
 pub const TOLERANCE: f64 = 0.0;
 
 impl Summarise for Cpu {
     fn summarise(&mut self, args: SummariseArgs<'_, Self>) -> Result<()> {
-        let (shape, seq) = (args.shape, args.seq);
-        let form = args.summary.shape(shape.block);
-        let fit_len = args.summary.fit_len(shape.block);
-        let bytes = form.bytes();
-        form.storage.check(form.dim, form.rounding)?;
-        need("summarise", "fit", args.fit.len(), shape.pools() * fit_len)?;
-        need("summarise", "out", args.out.len(), shape.pools() * shape.blocks * bytes)?;
-        let sealed = if seq < args.store.seqs().min(shape.seqs) { args.store.blocks(seq) } else { 0 };
-        if args.blocks.end > sealed.min(shape.blocks) {
-            return Err(Error::Invariant(format!(
-                "summarise: blocks {:?} of sequence {seq}; {sealed} are sealed, {} have room",
-                args.blocks, shape.blocks
-            )));
-        }
-        let count = args.blocks.len();
+        check(self, &args)?;
+        let bytes = args.summary.shape(args.shape.block).bytes();
+        let (blocks, pool) = (args.blocks.clone(), args.seq * args.shape.kv_heads);
+        let work = Work::of(args.shape, args.summary, args.store, (args.layer, args.seq, args.blocks));
         let to = Parts::new(&mut args.out[..]);
-        let work = 8 * shape.kv_heads * count * shape.block.half();
-        self.team.run(shape.kv_heads * count, work, |worker, task| {
-            let (head, block) = (task / count, args.blocks.start + task % count);
-            let pool = seq * shape.kv_heads + head;
-            let mut scratch = self.workers.get(worker);
-            let [keys, vectors] = scratch.floats([shape.block.half(), form.vectors * form.dim]);
-            let chunk = args.store.chunk(args.layer, seq, block, head);
-            self.level.run(Widen { from: &chunk[..shape.block.half()], to: keys });
-            let keys = Keys { data: keys, tokens: shape.block.tokens, head_dim: shape.block.head_dim };
-            args.summary.encode(&args.fit[pool * fit_len..][..fit_len], keys, vectors);
-            if bytes == 0 {
-                return;
-            }
-            // SAFETY: the bytes of (pool, block) are this task's.
-            let stored = unsafe { to.slice((pool * shape.blocks + block) * bytes, bytes) };
-            let each = stored.chunks_exact_mut(bytes / form.vectors);
-            for (vector, stored) in vectors.chunks_exact(form.dim).zip(each) {
-                storage::encode(form.storage, form.rounding, vector, stored);
-            }
+        on_host(self, &work, args.fit, |head, block| {
+            let at = ((pool + head) * args.shape.blocks + blocks.start + block) * bytes;
+            // SAFETY: the bytes of (head, block) are this task's.
+            unsafe { to.slice(at, bytes) }
         });
         Ok(())
     }
+}
+
+impl Summarise for Cuda {
+    /// Encoded on the host, which has the keys and the policy; bytes go up.
+    fn summarise(&mut self, args: SummariseArgs<'_, Self>) -> Result<()> {
+        check(self, &args)?;
+        let shape = args.shape;
+        let bytes = args.summary.shape(shape.block).bytes();
+        let count = args.blocks.len();
+        if bytes * count == 0 {
+            return Ok(());
+        }
+        let fit_len = shape.pools() * args.summary.fit_len(shape.block);
+        let fit = self.fetch_host(args.fit, fit_len)?;
+        let mut stored = vec![0_u8; shape.kv_heads * count * bytes];
+        let to = Parts::new(&mut stored);
+        let work =
+            Work::of(args.shape, args.summary, args.store, (args.layer, args.seq, args.blocks.clone()));
+        on_host(&self.host, &work, &fit, |head, block| {
+            // SAFETY: the bytes of (head, block) are this task's.
+            unsafe { to.slice((head * count + block) * bytes, bytes) }
+        });
+        for (head, stored) in stored.chunks_exact(count * bytes).enumerate() {
+            let at = (args.seq * shape.kv_heads + head) * shape.blocks + args.blocks.start;
+            self.write(args.out, at * bytes, stored)?;
+        }
+        Ok(())
+    }
+}
+
+fn check<B: Memory>(backend: &B, args: &SummariseArgs<'_, B>) -> Result<()> {
+    let (shape, seq) = (args.shape, args.seq);
+    let form = args.summary.shape(shape.block);
+    form.storage.check(form.dim, form.rounding)?;
+    let fit_len = args.summary.fit_len(shape.block);
+    need("summarise", "fit", backend.len(args.fit), shape.pools() * fit_len)?;
+    need("summarise", "out", backend.len(args.out), shape.pools() * shape.blocks * form.bytes())?;
+    let sealed = if seq < args.store.seqs().min(shape.seqs) { args.store.blocks(seq) } else { 0 };
+    if args.blocks.end > sealed.min(shape.blocks) {
+        return Err(Error::Invariant(format!(
+            "summarise: blocks {:?} of sequence {seq}; {sealed} are sealed, {} have room",
+            args.blocks, shape.blocks
+        )));
+    }
+    Ok(())
+}
+
+/// What is to be encoded.
+struct Work<'a, B: Memory> {
+    shape: &'a CacheShape,
+    summary: &'a dyn Summary,
+    store: &'a HostStore<B>,
+    layer: usize,
+    seq: usize,
+    blocks: Range<usize>,
+}
+
+impl<'a, B: Memory> Work<'a, B> {
+    fn of(
+        shape: &'a CacheShape,
+        summary: &'a dyn Summary,
+        store: &'a HostStore<B>,
+        (layer, seq, blocks): (usize, usize, Range<usize>),
+    ) -> Self {
+        Self { shape, summary, store, layer, seq, blocks }
+    }
+}
+
+/// Encodes all blocks with the threads of `cpu`; `place(head, i)` is where the i-th block's bytes go.
+fn on_host<'a, B: Memory>(
+    cpu: &Cpu,
+    work: &Work<'_, B>,
+    fit: &[f32],
+    place: impl Fn(usize, usize) -> &'a mut [u8] + Sync,
+) {
+    let &Work { shape, summary, store, layer, seq, ref blocks } = work;
+    let form = summary.shape(shape.block);
+    let fit_len = summary.fit_len(shape.block);
+    let (count, bytes) = (blocks.len(), form.bytes());
+    let cost = 8 * shape.kv_heads * count * shape.block.half();
+    cpu.team.run(shape.kv_heads * count, cost, |worker, task| {
+        let (head, i) = (task / count, task % count);
+        let pool = seq * shape.kv_heads + head;
+        let mut scratch = cpu.workers.get(worker);
+        let [keys, vectors] = scratch.floats([shape.block.half(), form.vectors * form.dim]);
+        let chunk = store.chunk(layer, seq, blocks.start + i, head);
+        cpu.level.run(Widen { from: &chunk[..shape.block.half()], to: keys });
+        let keys = Keys { data: keys, tokens: shape.block.tokens, head_dim: shape.block.head_dim };
+        summary.encode(&fit[pool * fit_len..][..fit_len], keys, vectors);
+        if bytes == 0 {
+            return;
+        }
+        let each = place(head, i).chunks_exact_mut(bytes / form.vectors);
+        for (vector, stored) in vectors.chunks_exact(form.dim).zip(each) {
+            storage::encode(form.storage, form.rounding, vector, stored);
+        }
+    });
 }
 
 #[cfg(test)]
@@ -58,10 +131,9 @@ mod tests {
     use super::*;
     use crate::testing::Random;
     use oasis_core::geometry::BlockShape;
-    use oasis_core::ops::{CacheShape, Memory};
-    use oasis_core::policy::{Reduce, Summary, SummaryShape};
+    use oasis_core::policy::{Reduce, SummaryShape};
     use oasis_core::storage::{Rounding, Storage};
-    use oasis_core::store::{Extent, ExtentLayout, HostStore};
+    use oasis_core::store::{Extent, ExtentLayout};
     use std::sync::Arc;
 
     /// The first and the last key, minus the fitted offset.

@@ -1,10 +1,11 @@
 //! SwiGLU.
 
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::simd::SiluMul;
 use crate::team::Parts;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::Result;
 use oasis_core::ops::Swiglu;
@@ -29,6 +30,23 @@ impl Swiglu for Cpu {
             self.level.run(SiluMul { gate, up, out: unsafe { to.slice(r * inner, inner) } });
         });
         Ok(())
+    }
+}
+
+impl Swiglu for Cuda {
+    fn swiglu(
+        &mut self,
+        gate_up: &CudaBuf<f32>,
+        rows: usize,
+        inner: usize,
+        out: &mut CudaBuf<bf16>,
+    ) -> Result<()> {
+        need("swiglu", "gate_up", gate_up.len(), 2 * rows * inner)?;
+        need("swiglu", "out", out.len(), rows * inner)?;
+        let (from, to, width) = (gate_up.at(0), out.at(0), inner as u32);
+        let mut args = [arg(&from), arg(&width), arg(&to)];
+        // SAFETY: swiglu.cu's arguments, of the lengths checked above.
+        unsafe { self.gpu.launch("swiglu", [inner.div_ceil(256), rows, 1], 256, &mut args) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Writes to the tail: appended rows, and the moves that follow a verification or a seal.
 
 use super::need;
-use crate::Cpu;
+use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
+use crate::{Cpu, Cuda};
 use half::bf16;
 use oasis_core::ops::{CacheShape, RowTable, Tail, TailMove};
 use oasis_core::{Error, Result};
@@ -48,15 +49,10 @@ impl Tail for Cpu {
     fn compact(&mut self, shape: &CacheShape, moves: &[TailMove], tail: &mut CpuBuf<bf16>) -> Result<()> {
         let d = shape.block.head_dim;
         need("compact", "tail", tail.len(), shape.tail_elems())?;
+        check_moves(shape, moves)?;
         let half = shape.tail_tokens * d;
         for &[seq, from, to] in moves {
             let [seq, from, to] = [seq, from, to].map(|x| x as usize);
-            if seq >= shape.seqs || from.max(to) >= shape.tail_tokens {
-                return Err(Error::Invariant(format!(
-                    "compact: token {from} to {to} of sequence {seq}; {} sequences, tails of {}",
-                    shape.seqs, shape.tail_tokens
-                )));
-            }
             for head in 0..shape.kv_heads {
                 let k = (seq * shape.kv_heads + head) * 2 * half;
                 for part in [k, k + half] {
@@ -66,6 +62,76 @@ impl Tail for Cpu {
         }
         Ok(())
     }
+}
+
+impl Tail for Cuda {
+    fn append(
+        &mut self,
+        shape: &CacheShape,
+        rows: &RowTable<Self>,
+        k: &CudaBuf<bf16>,
+        v: &CudaBuf<bf16>,
+        tail: &mut CudaBuf<bf16>,
+    ) -> Result<()> {
+        let width = shape.kv_heads * shape.block.head_dim;
+        need("append", "k", k.len(), rows.rows() * width)?;
+        need("append", "v", v.len(), rows.rows() * width)?;
+        need("append", "tail", tail.len(), shape.tail_elems())?;
+        need("append", "sequences", shape.seqs, rows.seqs())?;
+        for (seq, &committed) in rows.host_tail.iter().enumerate() {
+            let count = rows.host_first[seq + 1] - rows.host_first[seq];
+            need("append", "tail tokens", shape.tail_tokens, (committed + count) as usize)?;
+        }
+        let (k, v, to) = (k.at(0), v.at(0), tail.at(0));
+        let (seq, first, committed) = (rows.seq.at(0), rows.first.at(0), rows.tail.at(0));
+        let [heads, tokens, d] = sizes(shape);
+        let mut args = [
+            arg(&k),
+            arg(&v),
+            arg(&seq),
+            arg(&first),
+            arg(&committed),
+            arg(&heads),
+            arg(&tokens),
+            arg(&d),
+            arg(&to),
+        ];
+        // SAFETY: tail.cu's arguments, of the lengths checked above; the table's device copies equal its host copies.
+        unsafe { self.gpu.launch("tail_append", [rows.rows(), shape.kv_heads, 1], 128, &mut args) }
+    }
+
+    fn compact(&mut self, shape: &CacheShape, moves: &[TailMove], tail: &mut CudaBuf<bf16>) -> Result<()> {
+        need("compact", "tail", tail.len(), shape.tail_elems())?;
+        check_moves(shape, moves)?;
+        let to = tail.at(0);
+        let [heads, tokens, d] = sizes(shape);
+        // In parts, in their order, that the staging ring holds.
+        for part in moves.chunks(1 << 16) {
+            let Some(list) = self.staging.put(&self.gpu, bytemuck::cast_slice(part))? else { continue };
+            let count = part.len() as u32;
+            let mut args = [arg(&list), arg(&count), arg(&heads), arg(&tokens), arg(&d), arg(&to)];
+            // SAFETY: tail.cu's arguments; all moves stay within the tail (checked above).
+            unsafe { self.gpu.launch("tail_compact", [shape.kv_heads, 2, 1], 128, &mut args)? };
+        }
+        Ok(())
+    }
+}
+
+fn sizes(shape: &CacheShape) -> [u32; 3] {
+    [shape.kv_heads, shape.tail_tokens, shape.block.head_dim].map(|x| x as u32)
+}
+
+fn check_moves(shape: &CacheShape, moves: &[TailMove]) -> Result<()> {
+    for &[seq, from, to] in moves {
+        let [seq, from, to] = [seq, from, to].map(|x| x as usize);
+        if seq >= shape.seqs || from.max(to) >= shape.tail_tokens {
+            return Err(Error::Invariant(format!(
+                "compact: token {from} to {to} of sequence {seq}; {} sequences, tails of {}",
+                shape.seqs, shape.tail_tokens
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
