@@ -6,6 +6,8 @@
 mod attention;
 #[path = "parity/blocks.rs"]
 mod blocks;
+#[path = "parity/decode.rs"]
+mod decode;
 #[path = "parity/rows.rs"]
 mod rows;
 #[path = "parity/scores.rs"]
