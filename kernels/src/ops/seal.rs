@@ -114,7 +114,7 @@ impl Seal for Cuda {
         check_seal(shape, seq, slots_of, [tail.len(), slots.len()])?;
         let (half, bytes) = (shape.block.half(), shape.block.bytes() as u64 / 2);
         let mut spans = Vec::with_capacity(4 * shape.kv_heads);
-        for head in 0..shape.kv_heads {
+        for (head, &slot) in slots_of[..shape.kv_heads].iter().enumerate() {
             let pool = seq * shape.kv_heads + head;
             let keys = pool * 2 * shape.tail_tokens * shape.block.head_dim;
             let from = [keys, keys + shape.tail_tokens * shape.block.head_dim].map(|at| tail.at(at));
@@ -123,8 +123,8 @@ impl Seal for Cuda {
                 spans.extend(from.into_iter().zip(to).map(|(from, to)| Span { from, to, bytes }));
             };
             copy([chunk, chunk + bytes]);
-            if slots_of[head] != NONE {
-                let at = (pool * shape.slots + slots_of[head] as usize) * 2 * half;
+            if slot != NONE {
+                let at = (pool * shape.slots + slot as usize) * 2 * half;
                 copy([slots.at(at), slots.at(at + half)]);
             }
         }
