@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Names of all kernels.
-const KERNELS: [&str; 25] = [
+const KERNELS: [&str; 33] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -33,11 +33,19 @@ const KERNELS: [&str; 25] = [
     "attend_part_2",
     "attend_part_3",
     "attend_part_4",
+    "attend_mma_1",
+    "attend_mma_2",
+    "attend_mma_3",
+    "attend_mma_4",
     "attend_merge",
     "prefill_1",
     "prefill_2",
     "prefill_3",
     "prefill_4",
+    "prefill_mma_1",
+    "prefill_mma_2",
+    "prefill_mma_3",
+    "prefill_mma_4",
     "score_blocks",
     "score_combine",
 ];

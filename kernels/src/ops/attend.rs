@@ -121,8 +121,11 @@ impl Attend for Cuda {
     fn attend(&mut self, args: AttendArgs<'_, Self>) -> Result<()> {
         check(self, &args)?;
         let (g, shape, rows) = (args.geometry, args.shape, args.rows);
-        let names = ["attend_part_1", "attend_part_2", "attend_part_3", "attend_part_4"];
-        let kernel = by_width("attend", names, g.head_dim)?;
+        let plain = ["attend_part_1", "attend_part_2", "attend_part_3", "attend_part_4"];
+        let mma = ["attend_mma_1", "attend_mma_2", "attend_mma_3", "attend_mma_4"];
+        // Tensor cores take 16 tokens and 32 coordinates at a time.
+        let whole = g.head_dim % 32 == 0 && shape.block.tokens % 16 == 0;
+        let kernel = by_width("attend", if whole { mma } else { plain }, g.head_dim)?;
         let splits = shape.slots.div_ceil(ENTRIES) + 1;
         let places = rows.rows() * g.heads;
         let part = self.scratch(0, places * splits * (g.head_dim + 2) * size_of::<f32>())?;
@@ -151,10 +154,10 @@ impl Attend for Cuda {
         let grid = [shape.pools(), splits, (most * g.group()).div_ceil(QUERIES)];
         // SAFETY: attend.cu's arguments, of the lengths checked above; it compares entries with the number of slots.
         unsafe { self.gpu.launch(kernel, grid, 128, &mut [arg(&part_args)])? };
-        let (count, out) = (places as u32, args.out.at(0));
-        let mut merge = [arg(&part), arg(&count), arg(&part_args.splits), arg(&part_args.d), arg(&out)];
+        let out = args.out.at(0);
+        let mut merge = [arg(&part), arg(&part_args.splits), arg(&part_args.d), arg(&out)];
         // SAFETY: as above.
-        unsafe { self.gpu.launch("attend_merge", [places.div_ceil(8), 1, 1], 256, &mut merge) }
+        unsafe { self.gpu.launch("attend_merge", [places, 1, 1], 128, &mut merge) }
     }
 }
 

@@ -73,6 +73,9 @@ impl Cpu {
 /// Queries of a thread block of prefill_attend.cu.
 const QUERIES: usize = 32;
 
+/// The same, on tensor cores.
+const MMA_QUERIES: usize = 64;
+
 /// Arguments of prefill_attend.cu.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,8 +96,11 @@ impl PrefillAttend for Cuda {
     fn prefill_attend(&mut self, args: PrefillArgs<'_, Self>) -> Result<()> {
         check(self, &args)?;
         let g = args.geometry;
-        let kernel =
-            by_width("prefill_attend", ["prefill_1", "prefill_2", "prefill_3", "prefill_4"], g.head_dim)?;
+        let plain = ["prefill_1", "prefill_2", "prefill_3", "prefill_4"];
+        let mma = ["prefill_mma_1", "prefill_mma_2", "prefill_mma_3", "prefill_mma_4"];
+        let (names, threads, queries) =
+            if g.head_dim % 32 == 0 { (mma, 128, MMA_QUERIES) } else { (plain, 256, QUERIES) };
+        let kernel = by_width("prefill_attend", names, g.head_dim)?;
         let list = Prefill {
             q: args.q.at(0),
             k: args.k.at(0),
@@ -107,9 +113,9 @@ impl PrefillAttend for Cuda {
             rows: args.rows as u32,
             scale: g.scale(),
         };
-        let grid = [(args.rows * g.group()).div_ceil(QUERIES), g.kv_heads, 1];
+        let grid = [(args.rows * g.group()).div_ceil(queries), g.kv_heads, 1];
         // SAFETY: prefill_attend.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch(kernel, grid, 256, &mut [arg(&list)]) }
+        unsafe { self.gpu.launch(kernel, grid, threads, &mut [arg(&list)]) }
     }
 }
 
