@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
 /// All kernels, in the order of their dependencies.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("prelude.cuh", include_str!("prelude.cuh")),
     ("embed.cu", include_str!("../ops/embed.cu")),
     ("rms_norm.cu", include_str!("../ops/rms_norm.cu")),
@@ -19,6 +19,7 @@ const SOURCES: [(&str, &str); 13] = [
     ("sample.cu", include_str!("../ops/sample.cu")),
     ("gemm.cu", include_str!("../ops/gemm.cu")),
     ("attend.cu", include_str!("../ops/attend.cu")),
+    ("attend_mma.cu", include_str!("../ops/attend_mma.cu")),
     ("prefill_attend.cu", include_str!("../ops/prefill_attend.cu")),
     ("score.cu", include_str!("../ops/score.cu")),
 ];

@@ -5,6 +5,7 @@
 
 mod combine;
 mod decode;
+mod request;
 
 use super::{check_heads, need};
 use crate::cpu::Workers;
@@ -17,10 +18,10 @@ use decode::TileScores;
 use half::bf16;
 use oasis_core::geometry::Geometry;
 use oasis_core::ops::{CacheShape, Memory, RankQuery, Score, ScoreArgs};
-use oasis_core::policy::{Reduce, SummaryShape};
 use oasis_core::settings::Group;
-use oasis_core::storage::{Rounding, Storage, normal_levels, normal_scale};
+use oasis_core::storage::{Storage, normal_scale};
 use oasis_core::{Error, Result};
+use request::{Form, Request};
 
 /// Order of f32 sums; absolute on logits, relative on softmax sums.
 pub const TOLERANCE: f64 = 1e-4;
@@ -277,76 +278,6 @@ fn check<B: Memory>(backend: &B, args: &ScoreArgs<'_, B>) -> Result<usize> {
 
 /// Queries that a warp of score.cu has.
 const QUERIES: usize = 8;
-
-/// A summary's stored form, as score.cu numbers it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Form {
-    storage: u32,
-    bits: u32,
-    vectors: u32,
-    dim: u32,
-    reduce: u32,
-    vector_bytes: u32,
-    upper: u32,
-    scale_bytes: u32,
-    level_step: f32,
-}
-
-impl Form {
-    fn of(form: &SummaryShape) -> Self {
-        let (storage, bits) = match form.storage {
-            Storage::F32 => (0, 32),
-            Storage::Bf16 => (1, 16),
-            Storage::Affine { bits } => (2, bits),
-            Storage::Normal { bits } => (3, bits),
-        };
-        let (upper, scale_bytes) = match form.rounding {
-            Rounding::Nearest => (form.dim, 4),
-            Rounding::Outward { upper } => (upper.min(form.dim), 8),
-        };
-        let level_step = match form.storage {
-            // The distance of the middle levels: ± half a step, exactly.
-            Storage::Normal { bits } => 2.0 * normal_levels(bits)[1 << (bits - 1)],
-            _ => 0.0,
-        };
-        let reduce = match form.reduce {
-            Reduce::Max => 0,
-            Reduce::LogSumExp => 1,
-            Reduce::Sum => 2,
-        };
-        Self {
-            storage,
-            bits: bits.into(),
-            vectors: form.vectors as u32,
-            dim: form.dim as u32,
-            reduce,
-            vector_bytes: (form.bytes() / form.vectors) as u32,
-            upper: upper as u32,
-            scale_bytes,
-            level_step,
-        }
-    }
-}
-
-/// What the device needs to score, in one upload: floats, then `[seqs]` × (first, count, queries).
-struct Request {
-    bytes: Vec<u8>,
-    /// Where lifted queries, their bias, resident masses, scales and candidates start.
-    starts: [u64; 5],
-}
-
-impl Request {
-    fn new(parts: [&[u8]; 5]) -> Self {
-        let mut bytes = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
-        let starts = parts.map(|part| {
-            let start = bytes.len() as u64;
-            bytes.extend_from_slice(part);
-            start
-        });
-        Self { bytes, starts }
-    }
-}
 
 impl Cuda {
     /// Lifts the queries on the host, which has the policy, and collects what goes with them.
