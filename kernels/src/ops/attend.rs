@@ -124,7 +124,7 @@ impl Attend for Cuda {
         let plain = ["attend_part_1", "attend_part_2", "attend_part_3", "attend_part_4"];
         let mma = ["attend_mma_1", "attend_mma_2", "attend_mma_3", "attend_mma_4"];
         // Tensor cores take 16 tokens and 32 coordinates at a time.
-        let whole = g.head_dim % 32 == 0 && shape.block.tokens % 16 == 0;
+        let whole = g.head_dim.is_multiple_of(32) && shape.block.tokens.is_multiple_of(16);
         let kernel = by_width("attend", if whole { mma } else { plain }, g.head_dim)?;
         let splits = shape.slots.div_ceil(ENTRIES) + 1;
         let places = rows.rows() * g.heads;

@@ -234,9 +234,10 @@ __device__ void attend_mma(const Attend& a) {
     }
 }
 
-#define ATTEND_MMA(N)                                                                                \
-    extern "C" __global__ void __launch_bounds__(128) attend_mma_##N(const Attend a) { attend_mma<N>(a); }
-ATTEND_MMA(1)
-ATTEND_MMA(2)
-ATTEND_MMA(3)
-ATTEND_MMA(4)
+// Thread blocks that a multiprocessor must hold: so many that nothing is spilled.
+#define ATTEND_MMA(N, BLOCKS)                                                                              \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS) attend_mma_##N(const Attend a) { attend_mma<N>(a); }
+ATTEND_MMA(1, 4)
+ATTEND_MMA(2, 4)
+ATTEND_MMA(3, 3)
+ATTEND_MMA(4, 2)

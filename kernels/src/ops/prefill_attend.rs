@@ -99,7 +99,7 @@ impl PrefillAttend for Cuda {
         let plain = ["prefill_1", "prefill_2", "prefill_3", "prefill_4"];
         let mma = ["prefill_mma_1", "prefill_mma_2", "prefill_mma_3", "prefill_mma_4"];
         let (names, threads, queries) =
-            if g.head_dim % 32 == 0 { (mma, 128, MMA_QUERIES) } else { (plain, 256, QUERIES) };
+            if g.head_dim.is_multiple_of(32) { (mma, 128, MMA_QUERIES) } else { (plain, 256, QUERIES) };
         let kernel = by_width("prefill_attend", names, g.head_dim)?;
         let list = Prefill {
             q: args.q.at(0),
