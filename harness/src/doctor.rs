@@ -1,6 +1,7 @@
 //! `oasis doctor`: what this machine offers, and what stands in the way.
 
 use anyhow::Result;
+use oasis_core::ops::Backend;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -231,44 +232,12 @@ fn python() -> Line {
     }
 }
 
-const DRIVER: &str = "libcuda.so.1";
-
-/// Where dynamic loaders look for the NVIDIA driver.
-fn driver_folders() -> Vec<PathBuf> {
-    let from_env = std::env::var_os("LD_LIBRARY_PATH");
-    let mut folders: Vec<PathBuf> = from_env.iter().flat_map(std::env::split_paths).collect();
-    let usual = [
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-        "/usr/lib",
-        "/lib64",
-        "/usr/lib/wsl/lib",
-        "/usr/local/nvidia/lib64",
-        "/run/opengl-driver/lib",
-    ];
-    folders.extend(usual.map(PathBuf::from));
-    folders
-}
-
-/// Looks for the driver without loading it.
+/// The GPU backend as a run would open it, or what it lacks.
 fn cuda() -> Line {
-    let none = "CUDA backend: not in this version";
-    let Some(library) = driver_folders().into_iter().map(|d| d.join(DRIVER)).find(|p| p.exists()) else {
-        return fact("CUDA driver", format!("no {DRIVER} found; {none}"));
-    };
-    let version = read("/proc/driver/nvidia/version")
-        .and_then(|t| t.lines().next().map(str::to_owned))
-        .and_then(|l| l.split_whitespace().find(|w| is_version(w)).map(str::to_owned))
-        .map(|v| format!(" {v}"))
-        .unwrap_or_default();
-    fact("CUDA driver", format!("{}{version}; {none}", library.display()))
-}
-
-/// `580.65.06` and its like.
-fn is_version(word: &str) -> bool {
-    word.contains('.')
-        && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    match oasis_kernels::Cuda::new(0) {
+        Ok(device) => fact("CUDA backend", device.describe()),
+        Err(lacks) => fact("CUDA backend", format!("not usable, runs use the CPU: {lacks}")),
+    }
 }
 
 #[cfg(test)]
@@ -295,10 +264,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_nodes_and_versions() {
+    fn names_of_nodes() {
         assert!(is_node("node0") && is_node("node12"));
         assert!(!is_node("node") && !is_node("online") && !is_node("nodes0"));
-        assert!(is_version("580.65.06") && !is_version("NVIDIA") && !is_version("1.") && !is_version("12"));
     }
 
     #[test]

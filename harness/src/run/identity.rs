@@ -54,6 +54,7 @@ pub fn fingerprint(
     opened: &Opened,
     samples: &Samples,
     versions: &BTreeMap<String, u32>,
+    backend: &str,
 ) -> BTreeMap<String, String> {
     let sha = |text: &str| hex(&Sha256::digest(text.as_bytes()));
     let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
@@ -67,6 +68,7 @@ pub fn fingerprint(
         ("tokenizer".to_owned(), opened.checkpoint.tokenizer.digest().to_owned()),
         ("policies".to_owned(), all),
         ("code".to_owned(), code().source_sha256),
+        ("backend".to_owned(), backend.to_owned()),
     ]);
     let text: String = parts.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
     parts.insert("fingerprint".to_owned(), sha(&text)[..DIGITS].to_owned());

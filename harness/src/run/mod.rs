@@ -25,8 +25,8 @@ use anyhow::{Context as _, Result, bail};
 use model::Opened;
 use oasis_core::engine::Engine;
 use oasis_core::model::Model;
-use oasis_core::ops::{Backend, Memory};
-use oasis_kernels::Cpu;
+use oasis_core::ops::Backend;
+use oasis_kernels::{Cpu, Cuda};
 use output::{Existing, RunDir, UnitKey};
 use progress::Progress;
 use results::Frame;
@@ -124,9 +124,6 @@ impl Args {
 
 /// Runs `oasis run`.
 pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
-    if args.backend == BackendChoice::Cuda {
-        bail!("--backend cuda: not in this version yet; use --backend cpu");
-    }
     let source = spec::load(&args.config, &args.sets()?)?;
     let plan = Plan::new(&source, app)?;
     if !args.dry_run {
@@ -145,28 +142,68 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         anyhow::bail!("run.jobs: 0 workers decode nothing; give 1 or more, or leave it out");
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (jobs, threads) = workers(plan.jobs, dry::weights_bytes(&opened.checkpoint.config), cores);
-    let mut loader = Cpu::new(cores);
-    let model = Arc::new(opened.checkpoint.build(&mut loader)?);
-    let weights_bytes = loader.usage().device as u64;
-    let built = policies::build(app, &plan.cells, &opened, &mut loader, &model)?;
-    let engine = {
-        let model = model.clone();
-        move || Engine::new(Cpu::new(threads), model.clone())
+    let job = Job { args, app, plan: &plan, opened: &opened, samples: &samples };
+    let Some(cuda) = gpu(args.backend)? else {
+        let (jobs, threads) = workers(plan.jobs, dry::weights_bytes(&opened.checkpoint.config), cores);
+        return job.on(Cpu::new(cores), jobs, threads, move |_| Ok(Cpu::new(threads)));
     };
-    let versions = identity::versions(&plan, app)?;
-    let parts = identity::fingerprint(&plan, &opened, &samples, &versions);
-    let sitting = Sitting {
-        args,
-        plan: &plan,
-        opened: &opened,
-        samples: &samples,
-        jobs,
-        threads,
-        weights_bytes,
-        parts,
-    };
-    sitting.run(&built, &model, &engine, versions)
+    // One worker keeps the device busy; its host work has all cores.
+    let jobs = plan.jobs.unwrap_or(1);
+    job.on(cuda, jobs, (cores / jobs).max(1), Cuda::try_clone)
+}
+
+/// The GPU, if it is wanted and there. `auto` without one falls back to the processor and says why.
+fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
+    match choice {
+        BackendChoice::Cpu => Ok(None),
+        BackendChoice::Cuda => Cuda::new(0).map(Some).context("--backend cuda; use --backend cpu"),
+        BackendChoice::Auto => Ok(Cuda::new(0).inspect_err(|e| eprintln!("backend: cpu ({e})")).ok()),
+    }
+}
+
+/// What `oasis run` is to do, before a backend is chosen.
+struct Job<'a> {
+    args: &'a Args,
+    app: &'a App,
+    plan: &'a Plan,
+    opened: &'a Opened,
+    samples: &'a Samples,
+}
+
+impl Job<'_> {
+    /// Loads the model to `loader`, gives every worker a backend of its own, and decodes.
+    fn on<B: Backend>(
+        &self,
+        mut loader: B,
+        jobs: usize,
+        threads: usize,
+        another: impl Fn(&B) -> oasis_core::Result<B> + Sync,
+    ) -> Result<ExitCode> {
+        let model = Arc::new(self.opened.checkpoint.build(&mut loader)?);
+        let weights_bytes = loader.usage().device as u64;
+        let built = policies::build(self.app, &self.plan.cells, self.opened, &mut loader, &model)?;
+        let versions = identity::versions(self.plan, self.app)?;
+        let backend = loader.name();
+        let parts = identity::fingerprint(self.plan, self.opened, self.samples, &versions, backend);
+        // Workers start one after another: a backend need not be shared between threads, only handed over.
+        let loader = Mutex::new(loader);
+        let engine = || {
+            let loader = loader.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            Engine::new(another(&loader)?, model.clone())
+        };
+        let sitting = Sitting {
+            args: self.args,
+            plan: self.plan,
+            opened: self.opened,
+            samples: self.samples,
+            jobs,
+            threads,
+            weights_bytes,
+            backend,
+            parts,
+        };
+        sitting.run(&built, &model, &engine, versions)
+    }
 }
 
 /// Workers and threads of each: a worker a core for a small model, all cores for one worker otherwise.
@@ -184,6 +221,7 @@ struct Sitting<'a> {
     jobs: usize,
     threads: usize,
     weights_bytes: u64,
+    backend: &'static str,
     parts: BTreeMap<String, String>,
 }
 
@@ -203,7 +241,7 @@ impl Sitting<'_> {
         let frame = Frame::new(self.plan, self.opened, self.samples, &built.ideal, fingerprint);
         dir.write_json(output::FINGERPRINT, &self.parts)?;
         dir.write(output::CONFIG, self.plan.resolved().text.as_bytes())?;
-        dir.write_json(output::ENVIRONMENT, &identity::environment(versions, "cpu"))?;
+        dir.write_json(output::ENVIRONMENT, &identity::environment(versions, self.backend))?;
         let machine = |wall_s| Machine {
             wall_s,
             jobs: self.jobs,
