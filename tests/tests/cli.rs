@@ -38,7 +38,10 @@ fn the_quickstart_s_report_is_as_committed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().to_str().unwrap();
-    let out = program("oasis", &["run", "-c", "configs/quickstart.toml", "--limit", "1", "-o", output]);
+    let out = program(
+        "oasis",
+        &["run", "-c", "configs/quickstart.toml", "--limit", "1", "--backend", "cpu", "-o", output],
+    );
     stdout(&out);
     let run = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
     let report = std::fs::read_to_string(run.join("report.md")).unwrap();
