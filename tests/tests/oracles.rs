@@ -1,8 +1,13 @@
 //! The standing oracles that need no GPU (ARCHITECTURE.md lists them).
 
+use oasis_core::Result;
+use oasis_core::decode::{Decoder, Start};
+use oasis_core::draft::{Draft, DraftTree, DraftView, Target};
 use oasis_core::model::Family;
 use oasis_core::settings::{Cap, Emit, Group, Mode, Scope, Settings};
+use oasis_kernels::Cpu;
 use oasis_tests::*;
+use std::sync::Arc;
 
 const SPARSE: [Mode; 5] = [Mode::OnDemand, Mode::Staged, Mode::ResidentSparse, Mode::Static, Mode::Window];
 
@@ -46,14 +51,8 @@ fn one_block_less_than_the_context_is_sparse_and_says_so() {
     for (budget, sparse) in [(14, true), (15, true), (16, false)] {
         // 60 tokens are 15 blocks; the step's rows may fill a 16th.
         let s = settings(Mode::Staged, budget);
-        let start = oasis_core::decode::Start {
-            prefix: prefix.clone(),
-            first: 1,
-            future: vec![],
-            max_new: 0,
-            seed: 0,
-        };
-        let decoder = oasis_core::decode::Decoder::new(&mut engine, &s, &p, vec![start]).unwrap();
+        let start = Start { prefix: prefix.clone(), first: 1, future: vec![], max_new: 0, seed: 0 };
+        let decoder = Decoder::new(&mut engine, &s, &p, vec![start]).unwrap();
         assert_eq!(decoder.is_sparse(), sparse, "budget of {budget} blocks");
     }
     let dense = run(&settings(Mode::Dense, 0), Family::Llama, &[60], "minmax", 8);
@@ -121,6 +120,43 @@ fn speculative_decoding_emits_what_plain_decoding_emits() {
         let drafted: u32 = accepted.reports.iter().map(|r| r.seqs[0].drafts).sum();
         assert!(drafted > 0, "the draft source proposed nothing: the test shows nothing");
     }
+}
+
+/// Offers a wrong chain first and the right tokens on a branch beside it, so that what is accepted lies neither
+/// first nor together: masks, positions and the closing-up of the tail all matter.
+struct Fork;
+
+impl Draft<Cpu> for Fork {
+    fn propose(&mut self, _: &mut Cpu, _: &mut dyn Target<Cpu>, view: &DraftView<'_>) -> Result<DraftTree> {
+        let [a, b, ..] = *view.future else { return Ok(DraftTree::default()) };
+        let wrong = |t: u32| (t + 1) % 64;
+        Ok(DraftTree { tokens: vec![wrong(a), a, wrong(b), b], parents: vec![0, 0, 1, 2] })
+    }
+}
+
+#[test]
+fn accepted_branches_of_a_tree_emit_what_plain_decoding_emits() {
+    let mut engine = random_model(tiny_geometry(), Family::Llama, 1);
+    let prefix = prefill(&mut engine, &random_prompt(64, 50, 3), 4);
+    let mut p = policies("minmax", "lookahead", "lrs", "none");
+    let s = Settings { max_rows: 5, ..settings(Mode::Dense, 0) };
+    let plain = decode(&mut engine, &s, &p, std::slice::from_ref(&prefix), 30, |_, _| {});
+    p.draft = Arc::new(|_| Ok(Box::new(Fork)));
+    let s = Settings { emit: Emit::Accepted, ..s };
+    let (first, future) = (plain.tokens[0][0], plain.tokens[0][1..].to_vec());
+    let start = Start { prefix, first, future, max_new: 30, seed: 7 };
+    let mut decoder = Decoder::new(&mut engine, &s, &p, vec![start]).unwrap();
+    let (mut emitted, mut steps) = (0, 0);
+    while emitted < 27 {
+        // The logits of row 0 are those of the plain step at the same token, to the bit.
+        let report = decoder.step(None).unwrap();
+        let accepted = report.seqs[0].emitted.len();
+        let logits: Vec<u32> = decoder.logits(0).iter().map(|l| l.to_bits()).collect();
+        assert_eq!(logits, plain.logits[emitted], "after {emitted} tokens");
+        (emitted, steps) = (emitted + accepted, steps + 1);
+    }
+    assert_eq!(decoder.tokens(0)[50..][..emitted], plain.tokens[0][..emitted]);
+    assert_eq!((emitted, steps), (27, 9), "both tokens of every branch are accepted");
 }
 
 #[test]
