@@ -1,15 +1,17 @@
 //! The decode loop: one step for a batch, the same for every mode, policy and backend.
 //!
 //! ```text
-//! embed → for each layer { project, attend, finish, stage } → sample → verify → commit → draft
+//! lay out → pass { embed → for each layer { project, attend, stage, finish } → sample } → verify → commit → draft
 //! ```
 //!
 //! `stage` is predict → rank → select → fetch for the next step; on demand it runs before `attend`, with the
-//! step's own query.
+//! step's own query. Where the backend has a chain for these policies ([`crate::chain`]), `stage` asks the host for nothing
+//! and the pass is recorded once and replayed; else it runs here.
 
 mod attend;
 mod audit;
 mod cache;
+mod device;
 mod rows;
 mod seal;
 mod stage;
@@ -23,7 +25,7 @@ use crate::ids::Step;
 use crate::model::Model;
 use crate::ops::{Backend, CacheShape, Memory, Move, RowTable, TailMove, Usage};
 use crate::plan::MemoryPlan;
-use crate::policy::{Evictor, Needs, Predictor, Summary, SummaryShape};
+use crate::policy::{Evictor, Needs, Predictor, Summary, SummaryShape, When};
 use crate::settings::{Emit, Group, MAX_ROWS, Settings};
 use crate::stats::StepReport;
 use crate::store::HostStore;
@@ -111,17 +113,23 @@ struct Buffers<B: Memory> {
     logits: B::Buf<f32>,
     /// `[pools][blocks]`; out while the score op runs.
     scores: Option<B::Buf<f32>>,
-    block_lse: B::Buf<f32>,
-    /// Host copy of `block_lse`, `[rows][heads][slots + 1]`.
+    /// Host copy of a layer's `block_lse`, `[rows][heads][slots + 1]`.
     host_lse: Vec<f32>,
     /// ln of the exact mass of pinned blocks and tail, `[rows][heads]`.
     pinned_lse: Vec<f32>,
-    /// Output rows of the draft's layers, `[layers asked for][rows][hidden]`.
-    hidden: Vec<f32>,
-    /// Logits of each sequence's row 0, `[seqs][vocab]`.
-    logits0: Vec<f32>,
+    /// Output rows of the draft's layers, `[layers asked for][rows][hidden]`, and their host copy.
+    hidden: B::Buf<f32>,
+    host_hidden: Vec<f32>,
+    /// Logits of one row of a shallow pass, `[vocab]`.
+    shallow_logits: B::Buf<f32>,
+    /// Sampled tokens and the numbers they are drawn with, `[rows]`, and their host copies.
+    tokens: B::Buf<u32>,
+    draws: B::Buf<f32>,
     sampled: Vec<u32>,
-    draws: Vec<f32>,
+    host_draws: Vec<f32>,
+    /// Row 0 of each sequence in `logits`, and the row last asked for.
+    logit_rows: Vec<u32>,
+    asked_logits: Vec<f32>,
     mass: Vec<f32>,
     rows: (Vec<u32>, Vec<u32>),
     candidates: Vec<(u32, u32)>,
@@ -153,6 +161,11 @@ struct State<B: Backend> {
     layers: Vec<LayerCache<B>>,
     buf: Buffers<B>,
     audit: Option<Audit<B>>,
+    /// Pools on the device, instead of those of the layers.
+    chain: Option<device::DeviceChain<B>>,
+    recording: B::Recording,
+    /// Why there is no chain.
+    why_host: String,
     now: Step,
     report: StepReport,
 }
@@ -203,9 +216,20 @@ impl<'e, B: Backend> Decoder<'e, B> {
     }
 
     /// Logits of row 0 of the last step, `[vocab]`.
-    pub fn logits(&self, seq: usize) -> &[f32] {
-        let vocab = self.engine.model.config.geometry.vocab;
-        &self.state.buf.logits0[seq * vocab..(seq + 1) * vocab]
+    ///
+    /// # Errors
+    /// Those of a copy from the device.
+    pub fn logits(&mut self, seq: usize) -> Result<&[f32]> {
+        let buf = &mut self.state.buf;
+        let vocab = buf.asked_logits.len();
+        let row = buf.logit_rows.get(seq).copied().unwrap_or_default() as usize;
+        self.engine.backend.read(&buf.logits, row * vocab, &mut buf.asked_logits)?;
+        Ok(&buf.asked_logits)
+    }
+
+    /// Whether ranking, selection and seals run on the device; if not, why.
+    pub fn on_device(&self) -> std::result::Result<(), &str> {
+        self.state.chain.as_ref().map_or(Err(self.state.why_host.as_str()), |_| Ok(()))
     }
 
     /// Prompt and accepted tokens.
@@ -274,24 +298,34 @@ impl<B: Backend> State<B> {
         if self.rows.rows() == 0 {
             return Err(Error::Capacity("every sequence of the batch is retired".into()));
         }
+        self.draw(d)?;
+        self.run_pass(d)?;
+        self.collect(d)?;
+        self.verify_and_commit(d, forced)?;
+        self.count_device(d)?;
+        self.propose(d)?;
+        self.report.seconds.total = start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Everything of a step that the device does by itself, if its policies can.
+    fn pass(&mut self, d: &mut Device<'_, B>) -> Result<()> {
+        let when = self.needs.when;
         self.embed(d)?;
         for layer in 0..d.model.config.geometry.layers {
             self.project(d, layer)?;
-            if self.needs.when == crate::policy::When::OnDemand {
+            if when == When::OnDemand {
                 self.stage_on_demand(d, layer)?;
             }
             self.attend(d, layer)?;
             self.audit(d, layer)?;
-            self.finish(d, layer)?;
-            if self.needs.when == crate::policy::When::Ahead {
+            if when == When::Ahead {
                 self.stage(d, layer)?;
             }
+            self.finish(d, layer)?;
         }
         self.sample(d)?;
-        self.verify_and_commit(d, forced)?;
-        self.propose(d)?;
-        self.report.seconds.total = start.elapsed().as_secs_f64();
-        Ok(())
+        d.backend.join()
     }
 
     fn begin_report(&mut self) {
@@ -331,10 +365,11 @@ impl<B: Backend> State<B> {
     }
 
     fn project(&mut self, d: &mut Device<'_, B>, layer: usize) -> Result<()> {
-        let (rows, buf) = (&self.rows, &mut self.buf);
+        let (rows, buf, cache) = (&self.rows, &mut self.buf, &mut self.layers[layer]);
         let (n, position) = (rows.rows(), &rows.position);
-        forward::project(d.backend, d.model, layer, n, position, &mut buf.work, &mut buf.k, &mut buf.v, 0)?;
-        d.backend.append(&self.shape, rows, &buf.k, &buf.v, &mut self.layers[layer].tail)
+        let (work, k, v) = (&mut buf.work, &mut buf.k, &mut buf.v);
+        forward::project(d.backend, d.model, layer, n, position, work, &mut cache.q, k, v, 0)?;
+        d.backend.append(&self.shape, rows, &buf.k, &buf.v, &mut cache.tail)
     }
 
     fn finish(&mut self, d: &mut Device<'_, B>, layer: usize) -> Result<()> {
@@ -342,7 +377,7 @@ impl<B: Backend> State<B> {
         forward::finish(d.backend, d.model, layer, rows, &mut self.buf.work)?;
         if let Some(i) = self.hidden_layers.iter().position(|&l| l == layer) {
             let n = rows * d.model.config.geometry.hidden;
-            d.backend.read(&self.buf.work.x, 0, &mut self.buf.hidden[i * n..(i + 1) * n])?;
+            d.backend.copy(&self.buf.work.x, 0, &mut self.buf.hidden, i * n, n)?;
         }
         Ok(())
     }

@@ -79,6 +79,7 @@ struct Prompt<B: Memory> {
     xs: Vec<B::Buf<f32>>,
     positions: Vec<B::Buf<u32>>,
     work: Work<B>,
+    q: B::Buf<bf16>,
     k: B::Buf<bf16>,
     v: B::Buf<bf16>,
 }
@@ -164,6 +165,7 @@ impl<B: Backend> Engine<B> {
             xs: Vec::new(),
             positions: Vec::new(),
             work: Work::new(&self.backend, g, chunk)?,
+            q: self.backend.alloc(chunk * g.q_dim())?,
             k: self.backend.alloc(prompt.len() * g.kv_dim())?,
             v: self.backend.alloc(prompt.len() * g.kv_dim())?,
         };
@@ -199,18 +201,19 @@ impl<B: Backend> Engine<B> {
                 rows,
                 &p.positions[i],
                 &mut p.work,
+                &mut p.q,
                 &mut p.k,
                 &mut p.v,
                 first,
             )?;
-            let (q, k, v, out) = (&p.work.q, &p.k, &p.v, &mut p.work.attended);
+            let (q, k, v, out) = (&p.q, &p.k, &p.v, &mut p.work.attended);
             backend.prefill_attend(PrefillArgs { geometry: g, q, k, v, first, rows, out })?;
             forward::finish(backend, model, layer, rows, &mut p.work)?;
             std::mem::swap(&mut p.work.x, &mut p.xs[i]);
         }
         let last = (tokens - 1) % chunk;
         let mut q = vec![bf16::ZERO; g.q_dim()];
-        backend.read(&p.work.q, last * g.q_dim(), &mut q)?;
+        backend.read(&p.q, last * g.q_dim(), &mut q)?;
         queries.extend(q.iter().map(|x| x.to_f32()));
         Ok(())
     }

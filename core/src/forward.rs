@@ -14,8 +14,6 @@ pub(crate) struct Work<B: Memory> {
     pub normed: B::Buf<bf16>,
     /// `[rows][qkv_dim]`.
     pub qkv: B::Buf<f32>,
-    /// `[rows][heads][head_dim]`.
-    pub q: B::Buf<bf16>,
     /// `[rows][q_dim]`.
     pub attended: B::Buf<bf16>,
     /// `[rows][2 · intermediate]`.
@@ -26,8 +24,7 @@ pub(crate) struct Work<B: Memory> {
 
 /// Bytes of a [`Work`] of `rows` rows.
 pub(crate) fn work_bytes(g: &Geometry, rows: usize) -> usize {
-    rows * (4 * (g.hidden + g.qkv_dim() + 2 * g.intermediate)
-        + 2 * (g.hidden + 2 * g.q_dim() + g.intermediate))
+    rows * (4 * (g.hidden + g.qkv_dim() + 2 * g.intermediate) + 2 * (g.hidden + g.q_dim() + g.intermediate))
 }
 
 impl<B: Backend> Work<B> {
@@ -36,7 +33,6 @@ impl<B: Backend> Work<B> {
             x: backend.alloc(rows * g.hidden)?,
             normed: backend.alloc(rows * g.hidden)?,
             qkv: backend.alloc(rows * g.qkv_dim())?,
-            q: backend.alloc(rows * g.q_dim())?,
             attended: backend.alloc(rows * g.q_dim())?,
             gate_up: backend.alloc(rows * 2 * g.intermediate)?,
             inner: backend.alloc(rows * g.intermediate)?,
@@ -44,7 +40,7 @@ impl<B: Backend> Work<B> {
     }
 }
 
-/// Norm, QKV projection, RoPE: `x` to `q`, and to rows `first ..` of `k` and `v`.
+/// Norm, QKV projection, RoPE: `x` to `q` `[rows][heads][head_dim]`, and to rows `first ..` of `k` and `v`.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn project<B: Backend>(
     backend: &mut B,
@@ -53,6 +49,7 @@ pub(crate) fn project<B: Backend>(
     rows: usize,
     positions: &B::Buf<u32>,
     work: &mut Work<B>,
+    q: &mut B::Buf<bf16>,
     k: &mut B::Buf<bf16>,
     v: &mut B::Buf<bf16>,
     first: usize,
@@ -69,7 +66,7 @@ pub(crate) fn project<B: Backend>(
         positions,
         inv_freq: &model.inv_freq,
         rows,
-        q: &mut work.q,
+        q,
         k,
         v,
         first,

@@ -4,6 +4,7 @@
 //! [`policy`]; one who writes a kernel needs only [`ops`].
 #![forbid(unsafe_code)]
 
+pub mod chain;
 pub mod checkpoint;
 pub mod conformance;
 pub mod decode;

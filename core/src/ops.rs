@@ -40,6 +40,15 @@ pub trait Memory: Send + 'static {
     fn write<T: Pod + Send + Sync>(&mut self, buf: &mut Self::Buf<T>, at: usize, data: &[T]) -> Result<()>;
     /// Copies `buf[at..]` to `out`, after everything that was ordered before.
     fn read<T: Pod + Send + Sync>(&mut self, buf: &Self::Buf<T>, at: usize, out: &mut [T]) -> Result<()>;
+    /// Copies `n` elements from `from[at..]` to `to[to_at..]` within device memory, in the order of other work.
+    fn copy<T: Pod + Send + Sync>(
+        &mut self,
+        from: &Self::Buf<T>,
+        at: usize,
+        to: &mut Self::Buf<T>,
+        to_at: usize,
+        n: usize,
+    ) -> Result<()>;
     /// Bytes held now, weights included.
     fn usage(&self) -> Usage;
 
@@ -462,27 +471,62 @@ pub trait Select: Memory {
 
 /// Next tokens.
 pub trait Sample: Memory {
-    /// One token a row from logits `[rows][vocab]`; `draws[r]` is a uniform number in [0, 1) (unused when greedy).
-    /// Greedy takes the largest logit, ties to the lowest id; NaN never wins.
+    /// One token a row from logits `[rows][vocab]` to out `[rows]`; `draws[r]` is a uniform number in [0, 1), unused when
+    /// greedy. Greedy takes the largest logit, ties to the lowest id; NaN never wins: a row of NaN alone gives
+    /// [`crate::ids::NONE`].
     fn sample(
         &mut self,
         logits: &Self::Buf<f32>,
         rows: usize,
         vocab: usize,
         sampling: &Sampling,
-        draws: &[f32],
-        out: &mut [u32],
+        draws: &Self::Buf<f32>,
+        out: &mut Self::Buf<u32>,
     ) -> Result<()>;
 }
 
-/// The marks that order background work against the foreground. On the CPU all work is in order already.
+/// What the launches of a pass hang on beside the decode's buffers: passes of one key may share a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PassKey {
+    /// Rows.
+    pub rows: usize,
+    /// Most rows of a sequence.
+    pub most_rows: usize,
+}
+
+/// Seconds of a pass by the device's own clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct PassSeconds {
+    /// From the pass's first work to its last.
+    pub total: f64,
+    /// Copies from the host store, all layers.
+    pub fetch: f64,
+    /// The part of the background's work that the foreground waited for.
+    pub exposed: f64,
+}
+
+/// The order of work: a foreground that a step waits for, and background work beside it. On the CPU all work is in
+/// order already.
 pub trait Order: Memory {
-    /// The foreground waits until the fetches ordered for `layer` by the previous step have landed.
-    fn wait_fetched(&mut self, layer: usize) -> Result<()>;
+    /// Recorded passes of one decode.
+    type Recording: Default + Send;
+
+    /// Runs `pass`, or a recording of an earlier run of it. A pass that may be replayed takes all that changes from
+    /// device memory, and neither reads nor writes host memory.
+    fn replay(
+        &mut self,
+        recording: &mut Self::Recording,
+        key: PassKey,
+        pass: &mut dyn FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()>;
     /// What follows, up to [`Order::end_stage`], runs in the background after the foreground's work so far.
     fn begin_stage(&mut self, layer: usize) -> Result<()>;
     /// Ends the background part of `layer`.
     fn end_stage(&mut self, layer: usize) -> Result<()>;
+    /// The foreground waits for all background work so far.
+    fn join(&mut self) -> Result<()>;
+    /// Times of the last pass, where the device was asked to take them; waits for its end.
+    fn pass_seconds(&mut self) -> Result<Option<PassSeconds>>;
 }
 
 /// Everything the loop asks of a device.
@@ -503,6 +547,7 @@ pub trait Backend:
     + Select
     + Sample
     + Order
+    + crate::chain::Chain
 {
     /// `cpu`, `cuda`.
     fn name(&self) -> &'static str;

@@ -53,17 +53,33 @@ pub fn cache_shape(g: &Geometry, settings: &Settings, seqs: &[SeqLength]) -> Cac
     }
 }
 
+/// What a plan needs to know of the policies beside the summary.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PlanExtra {
+    /// Bytes of the device chain ([`crate::chain::ChainSpec::bytes`]); 0 where pools are the host's.
+    pub chain: usize,
+    /// Layers whose output rows the draft source reads.
+    pub hidden_layers: usize,
+}
+
 impl MemoryPlan {
-    /// The plan of a batch. Slot metadata and other bookkeeping of a few bytes a block is not device memory here.
-    pub fn new(g: &Geometry, settings: &Settings, seqs: &[SeqLength], summary: &dyn Summary) -> Self {
+    /// The plan of a batch.
+    pub fn new(
+        g: &Geometry,
+        settings: &Settings,
+        seqs: &[SeqLength],
+        summary: &dyn Summary,
+        extra: PlanExtra,
+    ) -> Self {
         let shape = cache_shape(g, settings, seqs);
         let (pools, rows) = (shape.pools(), seqs.len() * settings.max_rows);
         let ranks = settings.ranks();
         let summary_bytes = if ranks { shape.blocks * summary.shape(shape.block).bytes() } else { 0 };
         let fit = if ranks { 4 * summary.fit_len(shape.block) } else { 0 };
         let lse = if ranks { 4 * g.heads * (shape.slots + 1) } else { 0 };
-        let steps = rows * (2 * 2 * g.kv_dim() + 4 * g.vocab + lse);
-        let tables = 4 * (4 * rows + 2 * seqs.len() + 1);
+        let steps =
+            rows * (2 * 2 * g.kv_dim() + 4 * g.vocab + 4 * extra.hidden_layers * g.hidden) + 4 * g.vocab;
+        let tables = 4 * (6 * rows + 2 * seqs.len() + 1);
         let prompt = |s: &SeqLength| s.prompt / shape.block.tokens;
         let grown = |s: &SeqLength| {
             let own = (s.prompt + s.max_new) / shape.block.tokens - prompt(s);
@@ -76,6 +92,8 @@ impl MemoryPlan {
             ("summaries", g.layers * pools * (summary_bytes + fit)),
             ("scores", usize::from(ranks) * (1 + usize::from(settings.audit)) * pools * shape.blocks * 4),
             ("entries", g.layers * pools * 4 * (shape.slots + 1)),
+            ("queries", g.layers * rows * (2 * g.q_dim() + lse)),
+            ("chain", extra.chain),
             ("activations", work_bytes(g, rows) + steps + tables),
         ];
         let host = [

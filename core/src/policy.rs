@@ -89,8 +89,17 @@ pub trait Predictor: Send {
         Needs::default()
     }
 
-    /// The ranking for the next step (or, on demand, for this one) in this layer.
-    fn rank_with<'a>(&'a mut self, step: &'a StepView<'a>) -> Ranking<'a>;
+    /// The ranking rows of every layer of a pass with `rows` rows below `parents`, if they hang on nothing else: such a
+    /// predictor needs no more, and runs on the device.
+    fn rows(&self, _rows: usize, _parents: &[u32]) -> Option<RowSet> {
+        None
+    }
+
+    /// The ranking for the next step (or, on demand, for this one) in this layer. Unless it is written, that of
+    /// [`Predictor::rows`], or the newest token's.
+    fn rank_with<'a>(&'a mut self, step: &'a StepView<'a>) -> Ranking<'a> {
+        Ranking::Rows(self.rows(step.rows, step.parents).unwrap_or(RowSet::CURRENT))
+    }
 }
 
 /// How a block's vectors reduce to one number a head.
@@ -154,6 +163,44 @@ impl<'a> Keys<'a> {
     }
 }
 
+/// A summary's twin in CUDA C++.
+///
+/// It defines two functions, which all threads of a thread block call together (any number of threads; loops start at
+/// `threadIdx.x` and step by `blockDim.x`; `__syncthreads()` is allowed). `TOKENS`, `HEAD_DIM`, `VECTORS`, `DIM` and
+/// `FIT_LEN` are defined. There is no contraction to fused multiply-adds, so the same operations in the same order give
+/// the host's bits.
+///
+/// ```cuda
+/// // keys [TOKENS][HEAD_DIM] and out [VECTORS][DIM] in shared memory, fit [FIT_LEN]; as Summary::encode
+/// __device__ void summary_encode(const float* fit, const float* keys, float* out);
+/// // query [HEAD_DIM] and out [DIM] in shared memory; as Summary::lift, every thread returns the same
+/// __device__ float summary_lift(const float* fit, const float* query, float* out);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceSummary {
+    /// The two functions.
+    pub code: String,
+}
+
+/// An evictor's twin in CUDA C++: one expression, or functions with state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceEvictor {
+    /// What it is.
+    pub code: DeviceEviction,
+    /// The instance's seed, `seed` in the code.
+    pub seed: u64,
+}
+
+/// How a device evicts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeviceEviction {
+    /// A float expression of `m` (fields as in [`SlotMeta`]: block, admitted, last_selected, last_attended, selections,
+    /// mass), `now` and `seed`: [`Evictor::keep`].
+    Keep(&'static str),
+    /// The functions of a queue policy, see `select.cu` of the kernels.
+    Queue(&'static str),
+}
+
 /// What the device remembers of a block, and how a query scores it: inner products in a shared space.
 ///
 /// `encode` and `lift` are maps into that space. Scores are logits: `lift` includes the factor 1/√head_dim, so
@@ -176,6 +223,11 @@ pub trait Summary: Send + Sync {
 
     /// A query `[head_dim]` to `[dim]`; the return value is added to every inner product (0 where there is none).
     fn lift(&self, fit: &[f32], query: &[f32], out: &mut [f32]) -> f32;
+
+    /// The twin that runs on the device, if there is one.
+    fn device(&self, _block: BlockShape) -> Option<DeviceSummary> {
+        None
+    }
 
     /// How the group's heads combine unless the configuration says otherwise.
     fn group(&self) -> Group {
@@ -285,4 +337,9 @@ pub trait Evictor: Send {
 
     /// Admissions, touches and evictions, as they happen.
     fn observe(&mut self, _event: PoolEvent) {}
+
+    /// The twin that runs on the device, if there is one.
+    fn device(&self) -> Option<DeviceEvictor> {
+        None
+    }
 }

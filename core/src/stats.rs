@@ -86,6 +86,10 @@ pub struct SeqReport {
 pub struct StepSeconds {
     /// All of it.
     pub total: f64,
+    /// The pass by the device's own clock; 0 where it was not taken.
+    pub device: f64,
+    /// Copies from the host store by the device's own clock; 0 where it was not taken.
+    pub fetch: f64,
     /// Copies from the host store that the foreground waited for (on the CPU: all of them).
     pub fetch_exposed: f64,
     /// Ranking and selection.

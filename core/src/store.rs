@@ -83,17 +83,33 @@ impl<B: Memory> HostStore<B> {
         self.seqs[seq].grown.iter().map(|e| 2 * e.layout.elems()).sum()
     }
 
-    /// Makes room for one more block and returns its id.
-    pub fn grow(&mut self, backend: &B, seq: usize) -> Result<usize> {
-        let growth = self.growth_blocks;
+    /// Makes room for `blocks` more blocks than are sealed, so that a decode does not allocate.
+    pub fn reserve(&mut self, backend: &B, seq: usize, blocks: usize) -> Result<()> {
         let s = &mut self.seqs[seq];
-        let own = s.blocks - s.prompt.layout.blocks;
-        if own == s.grown.len() * growth {
-            let layout = ExtentLayout { blocks: growth, ..s.prompt.layout };
+        let own = s.blocks - s.prompt.layout.blocks + blocks;
+        while s.grown.len() * self.growth_blocks < own {
+            let layout = ExtentLayout { blocks: self.growth_blocks, ..s.prompt.layout };
             s.grown.push(Extent::new(backend, layout)?);
         }
-        s.blocks += 1;
-        Ok(s.blocks - 1)
+        Ok(())
+    }
+
+    /// Adds a block, in room that was reserved or is made now, and returns its id.
+    pub fn grow(&mut self, backend: &B, seq: usize) -> Result<usize> {
+        self.reserve(backend, seq, 1)?;
+        self.seqs[seq].blocks += 1;
+        Ok(self.seqs[seq].blocks - 1)
+    }
+
+    /// The extents of a sequence: the prompt's, then the grown ones, of [`HostStore::growth_blocks`] each.
+    pub fn extents(&self, seq: usize) -> impl Iterator<Item = &Extent<B>> {
+        let s = &self.seqs[seq];
+        std::iter::once(&*s.prompt).chain(&s.grown)
+    }
+
+    /// Blocks of a grown extent.
+    pub fn growth_blocks(&self) -> usize {
+        self.growth_blocks
     }
 
     /// The extent that holds `block`, and the block's place in it.

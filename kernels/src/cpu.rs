@@ -1,11 +1,13 @@
 //! The CPU backend.
 
+mod chain;
+
 use crate::memory::Meter;
 use crate::simd::{Amx, Level};
 use crate::team::Team;
 use bytemuck::Pod;
 use half::bf16;
-use oasis_core::ops::{Backend, Order};
+use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use oasis_core::{Error, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,8 +85,16 @@ impl Clone for Cpu {
 }
 
 impl Order for Cpu {
-    fn wait_fetched(&mut self, _layer: usize) -> Result<()> {
-        Ok(())
+    type Recording = ();
+
+    /// All work is in order, and a pass is simply run.
+    fn replay(
+        &mut self,
+        _: &mut (),
+        _: PassKey,
+        pass: &mut dyn FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        pass(self)
     }
 
     fn begin_stage(&mut self, _layer: usize) -> Result<()> {
@@ -93,6 +103,14 @@ impl Order for Cpu {
 
     fn end_stage(&mut self, _layer: usize) -> Result<()> {
         Ok(())
+    }
+
+    fn join(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn pass_seconds(&mut self) -> Result<Option<PassSeconds>> {
+        Ok(None)
     }
 }
 

@@ -1,33 +1,49 @@
 //! The CUDA backend.
 //!
-//! First version, correct before fast: one stream, so that all work is in order; policies run on the host. The kernels'
+//! A handle has three streams (`lanes`); what a pass puts on them can be recorded and replayed (`graph`). The kernels'
 //! sources lie beside their ops.
 
+mod chain;
 mod compile;
 mod gpu;
+mod graph;
+mod lanes;
+mod launch;
 mod library;
 mod lt;
 mod memory;
+mod probe;
 
 use crate::Cpu;
 use oasis_core::Result;
-use oasis_core::ops::{Backend, Order};
+use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use std::sync::Arc;
 
-pub(crate) use gpu::{Gpu, arg};
+pub(crate) use gpu::Gpu;
+pub use graph::Recording;
+pub(crate) use lanes::{Lane, Lanes};
+pub(crate) use launch::arg;
 pub(crate) use lt::Lt;
 pub use memory::{CudaBuf, CudaHostBuf};
 pub(crate) use memory::{Staging, address};
+use probe::Probe;
 
-/// An NVIDIA GPU. A clone is the same device and the same stream: it shares kernels and meter, and has scratch of its
-/// own.
+/// An NVIDIA GPU. A clone is the same device: it shares kernels and meter, and has streams and scratch of its own.
 pub struct Cuda {
     pub(crate) gpu: Arc<Gpu>,
+    pub(crate) lanes: Lanes,
     pub(crate) staging: Staging,
     pub(crate) scratch: [Option<CudaBuf<u8>>; 3],
+    /// How often scratch has moved: recorded passes hold its address.
+    scratch_moves: u64,
     pub(crate) lt: Option<Lt>,
     /// Host work: policies, selection, audits.
     pub(crate) host: Cpu,
+    /// A pass is being recorded.
+    recording: bool,
+    /// Passes are never recorded.
+    eager: bool,
+    probe: Option<Probe>,
 }
 
 impl Cuda {
@@ -54,8 +70,32 @@ impl Cuda {
     }
 
     fn on(gpu: Arc<Gpu>, host: Cpu) -> Result<Self> {
-        let lt = gpu.cublas_lt.then(|| Lt::new(&gpu)).transpose()?;
-        Ok(Self { staging: Staging::new(&gpu)?, scratch: [None, None, None], lt, gpu, host })
+        Ok(Self {
+            lanes: Lanes::new(&gpu)?,
+            staging: Staging::new(&gpu)?,
+            scratch: [None, None, None],
+            scratch_moves: 0,
+            lt: gpu.cublas_lt.then(|| Lt::new(&gpu)).transpose()?,
+            host,
+            recording: false,
+            eager: false,
+            probe: None,
+            gpu,
+        })
+    }
+
+    /// Passes are launched kernel by kernel instead of being recorded: for debuggers, and for tests that compare.
+    pub fn set_eager(&mut self, eager: bool) {
+        self.eager = eager;
+    }
+
+    /// Takes times within passes ([`Order::pass_seconds`]); it costs some microseconds a layer.
+    ///
+    /// # Errors
+    /// If the device has no events left.
+    pub fn set_probed(&mut self, probed: bool) -> Result<()> {
+        self.probe = if probed { Some(Probe::new(&self.gpu)?) } else { None };
+        Ok(())
     }
 }
 
@@ -66,16 +106,37 @@ impl std::fmt::Debug for Cuda {
 }
 
 impl Order for Cuda {
-    fn wait_fetched(&mut self, _layer: usize) -> Result<()> {
-        Ok(())
+    type Recording = Recording;
+
+    fn replay(
+        &mut self,
+        recording: &mut Recording,
+        key: PassKey,
+        pass: &mut dyn FnMut(&mut Self) -> Result<()>,
+    ) -> Result<()> {
+        self.replay_pass(recording, key, &mut |backend| {
+            backend.mark_begin()?;
+            pass(backend)?;
+            backend.mark_end()
+        })
     }
 
     fn begin_stage(&mut self, _layer: usize) -> Result<()> {
-        Ok(())
+        self.lanes.switch(Lane::Rank)
     }
 
     fn end_stage(&mut self, _layer: usize) -> Result<()> {
-        Ok(())
+        self.lanes.switch(Lane::Foreground)
+    }
+
+    fn join(&mut self) -> Result<()> {
+        self.mark_wait(true)?;
+        self.lanes.join()?;
+        self.mark_wait(false)
+    }
+
+    fn pass_seconds(&mut self) -> Result<Option<PassSeconds>> {
+        self.probed_seconds()
     }
 }
 

@@ -121,6 +121,10 @@ impl<T> DerefMut for CpuHostBuf<T> {
     }
 }
 
+fn range(at: usize, n: usize) -> Option<std::ops::Range<usize>> {
+    Some(at..at.checked_add(n)?)
+}
+
 impl Memory for Cpu {
     type Buf<T: Pod + Send + Sync> = CpuBuf<T>;
     type HostBuf<T: Pod + Send + Sync> = CpuHostBuf<T>;
@@ -148,6 +152,28 @@ impl Memory for Cpu {
         let from = buf.get(at..).and_then(|b| b.get(..out.len()));
         out.copy_from_slice(from.ok_or_else(|| out_of("read", at, out.len(), buf.len()))?);
         Ok(())
+    }
+
+    fn copy<T: Pod + Send + Sync>(
+        &mut self,
+        from: &CpuBuf<T>,
+        at: usize,
+        to: &mut CpuBuf<T>,
+        to_at: usize,
+        n: usize,
+    ) -> Result<()> {
+        let (from_len, to_len) = (from.len(), to.len());
+        let (from, to) =
+            (range(at, n).and_then(|r| from.get(r)), range(to_at, n).and_then(|r| to.get_mut(r)));
+        match (from, to) {
+            (Some(from), Some(to)) => {
+                to.copy_from_slice(from);
+                Ok(())
+            }
+            _ => Err(Error::Invariant(format!(
+                "copy: {n} elements at {at} of a buffer of {from_len} to {to_at} of one of {to_len}"
+            ))),
+        }
     }
 
     fn usage(&self) -> Usage {

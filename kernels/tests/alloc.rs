@@ -101,6 +101,8 @@ struct Everything {
     floats: Buf<f32>,
     norm: Buf<f32>,
     wide: Buf<f32>,
+    draws: Buf<f32>,
+    tokens: Buf<u32>,
     q: Buf<bf16>,
     queries: Vec<bf16>,
     k: Buf<bf16>,
@@ -172,6 +174,8 @@ impl Everything {
             floats: cpu.upload(&noise(PROMPT * 576)).unwrap(),
             norm: cpu.upload(&noise(576)).unwrap(),
             wide: cpu.upload(&noise(PROMPT * 1280)).unwrap(),
+            draws: cpu.upload(&[0.3; ROWS]).unwrap(),
+            tokens: cpu.alloc(ROWS).unwrap(),
             q: cpu.upload(&halves(PROMPT * 576)).unwrap(),
             queries: halves(PROMPT * 576),
             k: cpu.upload(&halves(1280 * 192)).unwrap(),
@@ -279,10 +283,9 @@ impl Everything {
         let bytes = cpu.fetch(shape, 0, store, &moves[..outcomes[1].moves.len()], slots).unwrap();
         assert!(bytes > 0, "the step moves something");
         assert_eq!(bytes, (outcomes[1].moves.len() * BLOCK.bytes()) as u64);
-        let mut tokens = [0; ROWS];
         for (temperature, top_p) in [(0.0, 1.0), (0.8, 1.0), (0.8, 0.9)] {
             let sampling = Sampling { temperature, top_p };
-            cpu.sample(&self.wide, ROWS, 960, &sampling, &[0.3; ROWS], &mut tokens).unwrap();
+            cpu.sample(&self.wide, ROWS, 960, &sampling, &self.draws, &mut self.tokens).unwrap();
         }
     }
 }

@@ -181,7 +181,7 @@ pub fn decode(
         let mut report = decoder.step(None).unwrap().clone();
         report.seconds = Default::default();
         for s in 0..prefixes.len() {
-            trail.logits.push(decoder.logits(s).iter().map(|l| l.to_bits()).collect());
+            trail.logits.push(decoder.logits(s).unwrap().iter().map(|l| l.to_bits()).collect());
         }
         each(&mut decoder, &report);
         trail.reports.push(report);

@@ -151,7 +151,7 @@ fn accepted_branches_of_a_tree_emit_what_plain_decoding_emits() {
         // The logits of row 0 are those of the plain step at the same token, to the bit.
         let report = decoder.step(None).unwrap();
         let accepted = report.seqs[0].emitted.len();
-        let logits: Vec<u32> = decoder.logits(0).iter().map(|l| l.to_bits()).collect();
+        let logits: Vec<u32> = decoder.logits(0).unwrap().iter().map(|l| l.to_bits()).collect();
         assert_eq!(logits, plain.logits[emitted], "after {emitted} tokens");
         (emitted, steps) = (emitted + accepted, steps + 1);
     }

@@ -15,8 +15,10 @@ impl<B: Backend> State<B> {
     /// Attends what is resident once its copies have landed; notes the mass of every block.
     pub(super) fn attend(&mut self, d: &mut Device<'_, B>, layer: usize) -> Result<()> {
         let start = Instant::now();
-        d.backend.wait_fetched(layer)?;
         self.run_attend(d, layer, true)?;
+        if self.chain.is_some() {
+            return self.observe_on_device(d, layer);
+        }
         let cache = &self.layers[layer];
         for (s, report) in self.report.seqs.iter_mut().enumerate() {
             if !self.seqs[s].retired {
@@ -30,25 +32,25 @@ impl<B: Backend> State<B> {
         Ok(())
     }
 
-    /// The op itself; with `lse` also the host copies of block masses and the mass of what is pinned.
+    /// The op itself; with `lse` also the masses of blocks, and their host copies where pools are the host's.
     pub(super) fn run_attend(&mut self, d: &mut Device<'_, B>, layer: usize, lse: bool) -> Result<()> {
-        let cache = &self.layers[layer];
+        let cache = &mut self.layers[layer];
         let lse = lse && self.settings.ranks();
         d.backend.attend(AttendArgs {
             geometry: &d.model.config.geometry,
             shape: &self.shape,
             rows: &self.rows,
-            q: &self.buf.work.q,
+            q: &cache.q,
             slots: &cache.slots,
             entries: &cache.entries,
             entry_count: &cache.entry_count,
             tail: &cache.tail,
             out: &mut self.buf.work.attended,
-            block_lse: lse.then_some(&mut self.buf.block_lse),
+            block_lse: lse.then_some(&mut cache.block_lse),
         })?;
-        if lse {
+        if lse && self.chain.is_none() {
             let n = self.rows.rows() * d.model.config.geometry.heads * (self.shape.slots + 1);
-            d.backend.read(&self.buf.block_lse, 0, &mut self.buf.host_lse[..n])?;
+            d.backend.read(&self.layers[layer].block_lse, 0, &mut self.buf.host_lse[..n])?;
             self.find_pinned_lse(d, layer);
         }
         Ok(())

@@ -63,7 +63,7 @@ impl<B: Backend> State<B> {
             store: &self.store,
             layer,
             rows: &self.rows,
-            q: &self.buf.work.q,
+            q: &self.layers[layer].q,
             tail: &self.layers[layer].tail,
             block_lse: &mut audit.block_lse,
             out: &mut audit.dense,

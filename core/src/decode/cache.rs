@@ -24,8 +24,25 @@ pub(super) struct LayerCache<B: Memory> {
     pub entries: B::Buf<u32>,
     /// `[pools]`.
     pub entry_count: B::Buf<u32>,
+    /// Queries of the pass, `[rows][heads][head_dim]`; the background reads them later.
+    pub q: B::Buf<bf16>,
+    /// Log masses of the pass's attention, `[rows][heads][slots + 1]`; empty where nothing is ranked.
+    pub block_lse: B::Buf<f32>,
     /// Residency; empty in `dense`.
     pub residency: Residency,
+}
+
+/// Lengths of arrays that hang on the model and the policies.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LayerSizes {
+    /// Bytes of a block's summary.
+    pub summary_bytes: usize,
+    /// Floats of a pool's fit.
+    pub fit_len: usize,
+    /// Elements of the queries.
+    pub q: usize,
+    /// Elements of the log masses.
+    pub lse: usize,
 }
 
 /// The host's view of a layer's pools.
@@ -130,20 +147,16 @@ impl Residency {
 }
 
 impl<B: Backend> LayerCache<B> {
-    pub fn new(
-        backend: &B,
-        shape: &CacheShape,
-        summary_bytes: usize,
-        fit_len: usize,
-        residency: Residency,
-    ) -> Result<Self> {
+    pub fn new(backend: &B, shape: &CacheShape, sizes: LayerSizes, residency: Residency) -> Result<Self> {
         Ok(Self {
             slots: backend.alloc(shape.slot_elems())?,
             tail: backend.alloc(shape.tail_elems())?,
-            summaries: backend.alloc(shape.pools() * shape.blocks * summary_bytes)?,
-            fit: backend.alloc(shape.pools() * fit_len)?,
+            summaries: backend.alloc(shape.pools() * shape.blocks * sizes.summary_bytes)?,
+            fit: backend.alloc(shape.pools() * sizes.fit_len)?,
             entries: backend.alloc(shape.pools() * shape.slots)?,
             entry_count: backend.alloc(shape.pools())?,
+            q: backend.alloc(sizes.q)?,
+            block_lse: backend.alloc(sizes.lse)?,
             residency,
         })
     }

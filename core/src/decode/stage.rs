@@ -13,6 +13,9 @@ impl<B: Backend> State<B> {
         if !self.settings.ranks() {
             return Ok(());
         }
+        if self.chain.is_some() {
+            return self.rank_on_device(d, layer);
+        }
         d.backend.begin_stage(layer)?;
         let start = Instant::now();
         self.find_candidates();
@@ -31,7 +34,8 @@ impl<B: Backend> State<B> {
         if self.settings.ranks() && self.group == Group::SoftmaxSum && self.settings.normalise_resident {
             self.run_attend(d, layer, true)?;
         }
-        self.stage(d, layer)
+        self.stage(d, layer)?;
+        d.backend.join()
     }
 
     /// Unpinned blocks of every sequence that takes part.
@@ -77,7 +81,7 @@ impl<B: Backend> State<B> {
         let (first, end) = (self.rows.host_first[s] as usize, self.rows.host_first[s + 1] as usize);
         let rows = end - first;
         if self.needs.queries {
-            self.read_queries(d, first, rows)?;
+            self.read_queries(d, layer, first, rows)?;
         }
         let (from, to) = self.buf.candidates[s];
         let mut predictor = std::mem::replace(&mut self.seqs[s].predictor, Box::new(Nobody));
@@ -135,10 +139,10 @@ impl<B: Backend> State<B> {
         self.score_own(d, layer, RankQuery::Query(&queries), &candidates)
     }
 
-    fn read_queries(&mut self, d: &mut Device<'_, B>, first: usize, rows: usize) -> Result<()> {
+    fn read_queries(&mut self, d: &mut Device<'_, B>, layer: usize, first: usize, rows: usize) -> Result<()> {
         let width = d.model.config.geometry.q_dim();
         self.buf.q_rows.resize(rows * width, half::bf16::ZERO);
-        d.backend.read(&self.buf.work.q, first * width, &mut self.buf.q_rows)?;
+        d.backend.read(&self.layers[layer].q, first * width, &mut self.buf.q_rows)?;
         self.buf.queries.clear();
         self.buf.queries.extend(self.buf.q_rows.iter().map(|x| x.to_f32()));
         Ok(())
@@ -178,7 +182,7 @@ impl<B: Backend> State<B> {
             summaries: &cache.summaries,
             fit: &cache.fit,
             rows: &self.rows,
-            q: &self.buf.work.q,
+            q: &cache.q,
             query,
             candidates,
             group: self.group,

@@ -1,12 +1,12 @@
 //! The beginning of a decode: checks, memory, summaries of the prompts, first residents.
 
 use super::audit::Audit;
-use super::cache::{LayerCache, Pins, Residency};
+use super::cache::{LayerCache, LayerSizes, Pins, Residency};
 use super::{Buffers, Device, Policies, Seq, Start, State, rows, verify};
 use crate::engine::Prefix;
 use crate::forward::Work;
 use crate::ops::{Backend, CacheShape, RankQuery, SummariseArgs};
-use crate::plan::{GROWTH_BLOCKS, MemoryPlan, SeqLength, cache_shape};
+use crate::plan::{GROWTH_BLOCKS, MemoryPlan, PlanExtra, SeqLength, cache_shape};
 use crate::policy::{Evictor, Keys, Needs, When};
 use crate::select::top_k;
 use crate::settings::{Mode, Settings};
@@ -37,14 +37,22 @@ impl<B: Backend> State<B> {
         let lengths: Vec<SeqLength> =
             batch.iter().map(|s| SeqLength { prompt: s.prefix.tokens.len(), max_new: s.max_new }).collect();
         check(d, settings, &batch)?;
-        let plan = MemoryPlan::new(g, settings, &lengths, policies.summary.as_ref());
         let shape = cache_shape(g, settings, &lengths);
         let mut state = Self::build(d, settings, policies, &batch, shape)?;
+        for (s, length) in lengths.iter().enumerate() {
+            let sealed = (length.prompt + length.max_new) / settings.block_tokens;
+            state.store.reserve(d.backend, s, sealed - state.store.blocks(s))?;
+        }
+        let evictor = state.layers[0].residency.evictors.first();
+        let chain = state.chain_spec(d, evictor.map(|e| e.as_ref())).map_or(0, |spec| spec.bytes());
+        let extra = PlanExtra { chain, hidden_layers: state.hidden_layers.len() };
+        let plan = MemoryPlan::new(g, settings, &lengths, policies.summary.as_ref(), extra);
         let mut initial = 0;
         for layer in 0..g.layers {
             state.write_tails(d, layer, &batch)?;
             initial += state.fill_layer(d, layer, &batch)?;
         }
+        state.open_chain(d)?;
         state.propose(d)?;
         Ok((state, plan, initial))
     }
@@ -62,22 +70,25 @@ impl<B: Backend> State<B> {
         check_timing(settings, needs)?;
         let hidden_layers = seqs.first().map(|s| s.draft.hidden_layers().to_vec()).unwrap_or_default();
         let summary_shape = policies.summary.shape(shape.block);
-        let (bytes, fit) = match settings.ranks() {
-            true => (summary_shape.bytes(), policies.summary.fit_len(shape.block)),
-            false => (0, 0),
+        let rows = seqs.len() * settings.max_rows;
+        let ranked = usize::from(settings.ranks());
+        let sizes = LayerSizes {
+            summary_bytes: ranked * summary_shape.bytes(),
+            fit_len: ranked * policies.summary.fit_len(shape.block),
+            q: rows * g.q_dim(),
+            lse: ranked * rows * g.heads * (shape.slots + 1),
         };
         let layers = (0..g.layers)
             .map(|layer| {
                 let evictors = new_evictors(policies, settings, batch, layer, g.kv_heads)?;
                 let residency = Residency::new(settings, &shape, evictors);
-                LayerCache::new(d.backend, &shape, bytes, fit, residency)
+                LayerCache::new(d.backend, &shape, sizes, residency)
             })
             .collect::<Result<_>>()?;
         let audit = match settings.audit {
             true => Some(Audit::new(d.backend, &shape, g, settings.ranks())?),
             false => None,
         };
-        let rows = seqs.len() * settings.max_rows;
         let report = StepReport {
             seqs: (0..seqs.len())
                 .map(|_| SeqReport { layers: vec![Default::default(); g.layers], ..Default::default() })
@@ -98,6 +109,9 @@ impl<B: Backend> State<B> {
             layers,
             buf: Buffers::new(d, settings, &shape, hidden_layers.len())?,
             audit,
+            chain: None,
+            recording: B::Recording::default(),
+            why_host: String::new(),
             now: 0,
             report,
             settings: settings.clone(),
@@ -222,20 +236,23 @@ impl<B: Backend> State<B> {
     pub(super) fn verify_slots(&mut self, backend: &mut B) -> Result<()> {
         let chunk = self.shape.block.chunk();
         let mut own = vec![bf16::ZERO; chunk];
-        for (layer, cache) in self.layers.iter().enumerate() {
-            for (p, pool) in cache.residency.pools.iter().enumerate() {
+        let mut blocks = Vec::new();
+        for layer in 0..self.layers.len() {
+            blocks.clear();
+            self.device_blocks(backend, layer, &mut blocks)?;
+            let cache = &self.layers[layer];
+            blocks.extend(cache.residency.pools.iter().flat_map(|p| p.meta.iter().map(|m| m.block)));
+            let slots = (blocks.len() / self.shape.pools()).max(1);
+            for (i, &block) in blocks.iter().enumerate().filter(|&(_, &block)| block != crate::ids::NONE) {
+                let (p, slot) = (i / slots, i % slots);
                 let (s, head) = (p / self.shape.kv_heads, p % self.shape.kv_heads);
-                for (slot, meta) in pool.meta.iter().enumerate().filter(|(_, m)| m.block != crate::ids::NONE)
-                {
-                    let slot = if self.settings.mode.resident() { meta.block as usize } else { slot };
-                    backend.read(&cache.slots, (p * self.shape.slots + slot) * chunk, &mut own)?;
-                    let host = self.store.chunk(layer, s, meta.block as usize, head);
-                    if own.iter().zip(host).any(|(a, b)| a.to_bits() != b.to_bits()) {
-                        return Err(Error::Invariant(format!(
-                            "layer {layer}, sequence {s}, KV head {head}: slot {slot} differs from host block {}",
-                            meta.block
-                        )));
-                    }
+                let slot = if self.settings.mode.resident() { block as usize } else { slot };
+                backend.read(&cache.slots, (p * self.shape.slots + slot) * chunk, &mut own)?;
+                let host = self.store.chunk(layer, s, block as usize, head);
+                if own.iter().zip(host).any(|(a, b)| a.to_bits() != b.to_bits()) {
+                    return Err(Error::Invariant(format!(
+                        "layer {layer}, sequence {s}, KV head {head}: slot {slot} differs from host block {block}"
+                    )));
                 }
             }
         }
@@ -255,13 +272,17 @@ impl<B: Backend> Buffers<B> {
             v: d.backend.alloc(rows * g.kv_dim())?,
             logits: d.backend.alloc(rows * g.vocab)?,
             scores: Some(d.backend.alloc(if ranks { shape.pools() * shape.blocks } else { 0 })?),
-            block_lse: d.backend.alloc(lse)?,
             host_lse: vec![0.0; lse],
             pinned_lse: vec![0.0; rows * g.heads],
-            hidden: vec![0.0; rows * hidden_layers * g.hidden],
-            logits0: vec![0.0; shape.seqs * g.vocab],
+            hidden: d.backend.alloc(rows * hidden_layers * g.hidden)?,
+            host_hidden: vec![0.0; rows * hidden_layers * g.hidden],
+            shallow_logits: d.backend.alloc(g.vocab)?,
+            tokens: d.backend.alloc(rows)?,
+            draws: d.backend.alloc(rows)?,
             sampled: Vec::with_capacity(rows),
-            draws: Vec::with_capacity(rows),
+            host_draws: Vec::with_capacity(rows),
+            logit_rows: Vec::with_capacity(shape.seqs),
+            asked_logits: vec![0.0; g.vocab],
             mass: Vec::with_capacity(shape.slots),
             rows: (Vec::with_capacity(rows), Vec::with_capacity(rows)),
             candidates: Vec::with_capacity(shape.seqs),

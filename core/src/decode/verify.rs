@@ -3,6 +3,7 @@
 use super::{Device, Seq, State};
 use crate::draft::{DraftTree, DraftView, Target};
 use crate::forward;
+use crate::ids::NONE;
 use crate::ops::Backend;
 use crate::settings::{Emit, MAX_ROWS};
 use crate::{Error, Result};
@@ -42,23 +43,36 @@ impl<B: Backend> State<B> {
     pub(super) fn sample(&mut self, d: &mut Device<'_, B>) -> Result<()> {
         let (rows, vocab) = (self.rows.rows(), d.model.config.geometry.vocab);
         forward::head(d.backend, d.model, rows, &mut self.buf.work, &mut self.buf.logits)?;
-        self.buf.draws.clear();
-        for &s in &self.rows.host_seq {
-            let rng = &mut self.seqs[s as usize].rng;
-            self.buf.draws.push(if self.settings.sampling.greedy() { 0.0 } else { rng.random() });
+        let (buf, sampling) = (&mut self.buf, &self.settings.sampling);
+        d.backend.sample(&buf.logits, rows, vocab, sampling, &buf.draws, &mut buf.tokens)
+    }
+
+    /// The numbers that this step's tokens are drawn with.
+    pub(super) fn draw(&mut self, d: &mut Device<'_, B>) -> Result<()> {
+        if self.settings.sampling.greedy() {
+            return Ok(());
         }
-        self.buf.sampled.resize(rows, 0);
-        let buf = &mut self.buf;
-        let sampling = &self.settings.sampling;
-        d.backend.sample(&buf.logits, rows, vocab, sampling, &buf.draws, &mut buf.sampled)?;
-        for s in 0..self.seqs.len() {
-            let (first, end) = (self.rows.host_first[s] as usize, self.rows.host_first[s + 1] as usize);
-            if first < end {
-                let out = &mut buf.logits0[s * vocab..(s + 1) * vocab];
-                d.backend.read(&buf.logits, first * vocab, out)?;
-            }
+        let draws = &mut self.buf.host_draws;
+        draws.clear();
+        draws.extend(self.rows.host_seq.iter().map(|&s| self.seqs[s as usize].rng.random::<f32>()));
+        d.backend.write(&mut self.buf.draws, 0, draws)
+    }
+
+    /// Reads what the pass left: tokens, and output rows for the draft.
+    pub(super) fn collect(&mut self, d: &mut Device<'_, B>) -> Result<()> {
+        let (rows, buf) = (self.rows.rows(), &mut self.buf);
+        buf.sampled.resize(rows, NONE);
+        d.backend.read(&buf.tokens, 0, &mut buf.sampled)?;
+        if let Some(row) = buf.sampled.iter().position(|&token| token == NONE) {
+            return Err(Error::Invariant(format!("step {}: all logits of row {row} are NaN", self.now)));
         }
-        Ok(())
+        buf.logit_rows.clear();
+        buf.logit_rows.extend_from_slice(&self.rows.host_first[..self.seqs.len()]);
+        let hidden = self.hidden_layers.len() * rows * d.model.config.geometry.hidden;
+        if hidden == 0 {
+            return Ok(());
+        }
+        d.backend.read(&buf.hidden, 0, &mut buf.host_hidden[..hidden])
     }
 
     /// Walks every draft tree along the sampled tokens, accepts, closes up the tails, seals full blocks.
@@ -77,6 +91,11 @@ impl<B: Backend> State<B> {
             }
             self.keep_hidden(d, s, first, &path);
             self.seqs[s].tail += path.len();
+        }
+        if self.chain.is_some() {
+            let done = self.commit_on_device(d, &moves);
+            self.buf.tail_moves = moves;
+            return done;
         }
         if !moves.is_empty() {
             for cache in &mut self.layers {
@@ -141,7 +160,7 @@ impl<B: Backend> State<B> {
         for &row in path {
             for l in 0..self.hidden_layers.len() {
                 let at = (l * rows + first + row) * hidden;
-                self.seqs[s].hidden.extend_from_slice(&self.buf.hidden[at..at + hidden]);
+                self.seqs[s].hidden.extend_from_slice(&self.buf.host_hidden[at..at + hidden]);
             }
         }
     }
@@ -235,9 +254,14 @@ impl<B: Backend> Target<B> for Shallow<'_, B> {
             self.state.run_attend(&mut d, layer, false)?;
             forward::finish(d.backend, d.model, layer, path.len(), &mut self.state.buf.work)?;
         }
-        forward::head(d.backend, d.model, path.len(), &mut self.state.buf.work, &mut self.state.buf.logits)?;
+        let buf = &mut self.state.buf;
+        // The last row alone goes through the head.
+        let mut row = vec![0.0; g.hidden];
+        d.backend.read(&buf.work.x, (path.len() - 1) * g.hidden, &mut row)?;
+        d.backend.write(&mut buf.work.x, 0, &row)?;
+        forward::head(d.backend, d.model, 1, &mut buf.work, &mut buf.shallow_logits)?;
         let mut out = vec![0.0; g.vocab];
-        d.backend.read(&self.state.buf.logits, (path.len() - 1) * g.vocab, &mut out)?;
+        d.backend.read(&buf.shallow_logits, 0, &mut out)?;
         Ok(out)
     }
 

@@ -219,7 +219,7 @@ impl<'a, B: Backend> Context<'a, B> {
                 lanes[s].tally.add(&report.seqs[s], &report.seconds, taken);
             }
             for s in active {
-                self.compare(&mut lanes[s], decoder.logits(s), cell, forced[s])?;
+                self.compare(&mut lanes[s], decoder.logits(s)?, cell, forced[s])?;
                 if lanes[s].finished {
                     decoder.retire(s);
                 }

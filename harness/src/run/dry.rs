@@ -6,7 +6,7 @@ use crate::app::App;
 use crate::plan::Plan;
 use anyhow::Result;
 use oasis_core::model::ModelConfig;
-use oasis_core::plan::{MemoryPlan, SeqLength};
+use oasis_core::plan::{MemoryPlan, PlanExtra, SeqLength};
 use oasis_core::registry::{Params, find};
 use oasis_core::text::Tokenizer;
 
@@ -41,7 +41,8 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         };
         let Some(entry) = entry else { continue };
         let summary = (entry.build)(&Params { table, seed: 0 })?;
-        let memory = MemoryPlan::new(g, &settings, &vec![length; cell.batch], summary.as_ref());
+        let memory =
+            MemoryPlan::new(g, &settings, &vec![length; cell.batch], summary.as_ref(), PlanExtra::default());
         let (k, c) = if settings.ranks() {
             (settings.k().to_string(), settings.cap_blocks().to_string())
         } else {

@@ -6,9 +6,13 @@ use sha2::{Digest, Sha256};
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 
-/// All kernels, in the order of their dependencies.
-const SOURCES: [(&str, &str); 14] = [
-    ("prelude.cuh", include_str!("prelude.cuh")),
+/// A source file: its name in messages, and its text.
+pub(crate) type Source = (&'static str, &'static str);
+
+const PRELUDE: Source = ("prelude.cuh", include_str!("prelude.cuh"));
+
+/// Kernels that hang on no policy.
+pub(super) const MAIN: [Source; 13] = [
     ("embed.cu", include_str!("../ops/embed.cu")),
     ("rms_norm.cu", include_str!("../ops/rms_norm.cu")),
     ("swiglu.cu", include_str!("../ops/swiglu.cu")),
@@ -24,10 +28,24 @@ const SOURCES: [(&str, &str); 14] = [
     ("score.cu", include_str!("../ops/score.cu")),
 ];
 
-/// The kernels for compute capability `major.minor`: from the cache if they are there, else compiled and put there.
-pub(super) fn kernels((major, minor): (i32, i32)) -> Result<Vec<u8>> {
-    let source: String = SOURCES.iter().map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")).collect();
-    let options = [format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
+/// The prelude, `sources` and `code` for compute capability `major.minor`: from the cache if they are there, else
+/// compiled and put there. `defines` come before everything.
+pub(super) fn machine_code(
+    (major, minor): (i32, i32),
+    sources: &[Source],
+    code: &str,
+    defines: &[(&str, String)],
+) -> Result<Vec<u8>> {
+    let mut source: String =
+        defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+    let policy = [("policy.cu", code)];
+    let parts = std::iter::once(&PRELUDE).chain(&policy).chain(sources);
+    source.extend(parts.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")));
+    let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
+    if !code.is_empty() {
+        // What a policy computes must be what its host twin computes.
+        options.push("--fmad=false".into());
+    }
     let file = cache_folder().map(|folder| folder.join(format!("{}.cubin", key(&source, &options))));
     if let Some(code) = file.as_deref().and_then(|file| std::fs::read(file).ok()).filter(|c| !c.is_empty()) {
         return Ok(code);
@@ -80,7 +98,7 @@ fn compile(source: &str, options: &[String]) -> Result<Vec<u8>> {
     unsafe {
         let done = result::compile_program(program, options);
         let code = match done {
-            Ok(()) => machine_code(program).map_err(failed),
+            Ok(()) => cubin(program).map_err(failed),
             Err(error) => {
                 let log = result::get_program_log(program).unwrap_or_default();
                 let log = if log.is_empty() { c"" } else { CStr::from_ptr(log.as_ptr()) };
@@ -94,7 +112,7 @@ fn compile(source: &str, options: &[String]) -> Result<Vec<u8>> {
 
 /// # Safety
 /// `program` was compiled.
-unsafe fn machine_code(program: sys::nvrtcProgram) -> Result<Vec<u8>, String> {
+unsafe fn cubin(program: sys::nvrtcProgram) -> Result<Vec<u8>, String> {
     let mut bytes = 0;
     // SAFETY: as promised; the buffer has the size asked for.
     unsafe {

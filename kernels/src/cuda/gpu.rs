@@ -1,17 +1,15 @@
-//! One device: context, stream, kernels, and the launch of a kernel.
+//! One device: context, kernels, meter.
 
 use super::compile;
 use super::library::Libraries;
 use crate::memory::Meter;
 use cudarc::driver::result::{self, DriverError};
-use cudarc::driver::sys::CUstream;
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream};
+use cudarc::driver::sys;
+use cudarc::driver::{CudaContext, CudaFunction};
 use cudarc::nvrtc::Ptx;
 use oasis_core::{Error, Result};
 use std::collections::HashMap;
-use std::ffi::c_void;
-use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
 const KERNELS: [&str; 33] = [
@@ -53,14 +51,29 @@ const KERNELS: [&str; 33] = [
 /// Oldest driver: CUDA 12.8 has every call that the bindings make.
 const OLDEST_DRIVER: i32 = 12080;
 
-/// What all clones of a backend share. All work is on one stream, so it is in order.
+/// What all handles of a device share.
 pub(crate) struct Gpu {
     pub context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
     kernels: HashMap<&'static str, CudaFunction>,
+    modules: Mutex<HashMap<String, Arc<Module>>>,
     pub meter: Arc<Meter>,
     pub cublas_lt: bool,
     pub name: String,
+    pub capability: (i32, i32),
+    pub multiprocessors: usize,
+    alone: Mutex<()>,
+}
+
+/// Kernels that were compiled for one set of definitions.
+pub(crate) struct Module {
+    functions: HashMap<String, CudaFunction>,
+}
+
+impl Module {
+    /// A kernel by its name.
+    pub fn kernel(&self, name: &str) -> Result<&CudaFunction> {
+        self.functions.get(name).ok_or_else(|| Error::Backend(format!("no kernel `{name}` in its module")))
+    }
 }
 
 pub(crate) fn failed(what: &str) -> impl Fn(DriverError) -> Error + '_ {
@@ -77,9 +90,7 @@ impl Gpu {
         }
         let mut driver = 0;
         // SAFETY: an integer to write to.
-        unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut driver) }
-            .result()
-            .map_err(failed("driver version"))?;
+        unsafe { sys::cuDriverGetVersion(&mut driver) }.result().map_err(failed("driver version"))?;
         if driver < OLDEST_DRIVER {
             return Err(Error::Backend(format!(
                 "the NVIDIA driver is for CUDA {}.{}; Oasis needs 12.8 or later (R570)",
@@ -88,7 +99,7 @@ impl Gpu {
             )));
         }
         let context = CudaContext::new(device).map_err(failed("opening the device"))?;
-        // SAFETY: Oasis orders its work itself; it has one stream.
+        // SAFETY: Oasis orders its work itself.
         unsafe { context.disable_event_tracking() };
         let capability = context.compute_capability().map_err(failed("compute capability"))?;
         let name = context.name().map_err(failed("device name"))?;
@@ -98,69 +109,75 @@ impl Gpu {
                 "{name} has compute capability {major}.{minor}; bf16 tensor cores need 8.0 or later"
             )));
         }
-        let code = compile::kernels(capability)?;
+        let multiprocessor_count = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors =
+            context.attribute(multiprocessor_count).map_err(failed("multiprocessors"))? as usize;
+        let code = compile::machine_code(capability, &compile::MAIN, "", &[])?;
         let module = context.load_module(Ptx::from_binary(code)).map_err(failed("loading the kernels"))?;
         let mut kernels = HashMap::new();
         for name in KERNELS {
             kernels.insert(name, module.load_function(name).map_err(failed(name))?);
         }
-        let stream = context.new_stream().map_err(failed("a stream"))?;
-        Ok(Self { context, stream, kernels, meter: Arc::default(), cublas_lt: libraries.cublas_lt, name })
+        Ok(Self {
+            context,
+            kernels,
+            modules: Mutex::default(),
+            meter: Arc::default(),
+            cublas_lt: libraries.cublas_lt,
+            name,
+            capability,
+            multiprocessors,
+            alone: Mutex::default(),
+        })
     }
 
-    pub fn stream(&self) -> CUstream {
-        self.stream.cu_stream()
+    /// A kernel of the main module.
+    pub fn kernel(&self, name: &'static str) -> Result<&CudaFunction> {
+        self.kernels.get(name).ok_or_else(|| Error::Backend(format!("no kernel `{name}`")))
+    }
+
+    /// `sources` (after the prelude) and a policy's `code`, with these definitions; compiled once a process, and kept
+    /// on disk.
+    pub fn module(
+        &self,
+        sources: &[compile::Source],
+        code: &str,
+        defines: &[(&str, String)],
+        kernels: &[&str],
+    ) -> Result<Arc<Module>> {
+        let key = format!("{sources:p} {defines:?} {code}");
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(module) = modules.get(&key) {
+            return Ok(module.clone());
+        }
+        self.bind()?;
+        let machine_code = compile::machine_code(self.capability, sources, code, defines)?;
+        let loaded = self
+            .context
+            .load_module(Ptx::from_binary(machine_code))
+            .map_err(failed("loading a policy's kernels"))?;
+        let mut functions = HashMap::new();
+        for &name in kernels {
+            functions.insert(name.to_owned(), loaded.load_function(name).map_err(failed(name))?);
+        }
+        let module = Arc::new(Module { functions });
+        modules.insert(key, module.clone());
+        Ok(module)
+    }
+
+    /// While this is held no other handle allocates, frees or captures.
+    pub fn alone(&self) -> MutexGuard<'_, ()> {
+        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` while no other handle allocates, frees or captures.
+    pub fn alone_for<T>(&self, f: impl FnOnce() -> T) -> T {
+        let _alone = self.alone();
+        f()
     }
 
     /// Makes this thread one of the device's; every call of the driver comes after this.
     pub fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(failed("binding the device to a thread"))
     }
-
-    /// Waits for all work.
-    pub fn wait(&self) -> Result<()> {
-        self.bind()?;
-        self.stream.synchronize().map_err(failed("the device's work"))
-    }
-
-    /// Puts a kernel on the stream; nothing is done for an empty grid.
-    ///
-    /// # Safety
-    /// `args` are the kernel's, and what they point to is as large as the kernel takes it to be.
-    pub unsafe fn launch(
-        &self,
-        kernel: &'static str,
-        grid: [usize; 3],
-        threads: u32,
-        args: &mut [Arg<'_>],
-    ) -> Result<()> {
-        if grid.contains(&0) {
-            return Ok(());
-        }
-        let [x, y, z] = grid;
-        if x > i32::MAX as usize || y > 65_535 || z > 65_535 {
-            return Err(Error::Capacity(format!(
-                "{kernel}: a grid of {x} × {y} × {z}; CUDA has 2³¹ − 1 × 65535 × 65535: use a smaller batch"
-            )));
-        }
-        let function =
-            self.kernels.get(kernel).ok_or_else(|| Error::Backend(format!("no kernel `{kernel}`")))?;
-        let grid = (x as u32, y as u32, z as u32);
-        self.bind()?;
-        // SAFETY: `Arg` is a pointer; the rest is the caller's promise.
-        unsafe {
-            let args = std::slice::from_raw_parts_mut(args.as_mut_ptr().cast::<*mut c_void>(), args.len());
-            result::launch_kernel(function.cu_function(), grid, (threads, 1, 1), 0, self.stream(), args)
-        }
-        .map_err(failed(kernel))
-    }
-}
-
-/// The address of an argument of a kernel.
-#[repr(transparent)]
-pub(crate) struct Arg<'a>(*mut c_void, PhantomData<&'a ()>);
-
-/// An argument for [`Gpu::launch`].
-pub(crate) fn arg<T: Copy>(value: &T) -> Arg<'_> {
-    Arg(std::ptr::from_ref(value).cast_mut().cast(), PhantomData)
 }

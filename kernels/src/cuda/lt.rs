@@ -105,6 +105,7 @@ impl Lt {
         [x, w, out]: [u64; 3],
         [rows, n, k]: [usize; 3],
         accumulate: bool,
+        stream: cudarc::driver::sys::CUstream,
     ) -> Result<()> {
         self.gpu.bind()?;
         if self.plans.len() >= PLANS {
@@ -138,7 +139,7 @@ impl Lt {
                 &plan.algorithm,
                 pointer(self.workspace.at(0)),
                 WORKSPACE,
-                self.gpu.stream().cast(),
+                stream.cast(),
             )
         }
         .map_err(failed("a product"))
@@ -148,7 +149,7 @@ impl Lt {
 impl Drop for Lt {
     fn drop(&mut self) {
         self.plans.clear();
-        if self.gpu.wait().is_ok() {
+        if self.gpu.bind().is_ok() && cudarc::driver::result::ctx::synchronize().is_ok() {
             // SAFETY: made by `new`, destroyed here only; no work uses it any more.
             unsafe { result::destroy_handle(self.handle) }.ok();
         }

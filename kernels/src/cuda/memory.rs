@@ -2,6 +2,7 @@
 
 use super::Cuda;
 use super::gpu::{Gpu, failed};
+use super::lanes::Lanes;
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
 use oasis_core::ops::{Memory, Usage};
@@ -12,17 +13,20 @@ use std::sync::Arc;
 
 /// An array in device memory.
 pub struct CudaBuf<T> {
-    address: u64,
+    /// None if it is empty.
+    memory: Option<Arc<Allocation>>,
     len: usize,
-    gpu: Arc<Gpu>,
     of: PhantomData<T>,
 }
 
-impl<T> CudaBuf<T> {
-    fn bytes(&self) -> usize {
-        self.len * size_of::<T>()
-    }
+/// Device memory; it is freed when nobody uses it any more.
+pub(crate) struct Allocation {
+    address: u64,
+    bytes: usize,
+    gpu: Arc<Gpu>,
+}
 
+impl<T> CudaBuf<T> {
     /// Elements.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -30,18 +34,26 @@ impl<T> CudaBuf<T> {
 
     /// Device address of element `at`.
     pub(crate) fn at(&self, at: usize) -> u64 {
-        self.address + (at * size_of::<T>()) as u64
+        self.memory.as_ref().map_or(0, |memory| memory.address) + (at * size_of::<T>()) as u64
+    }
+
+    /// Keeps the memory alive.
+    pub(crate) fn share(&self) -> Option<Arc<Allocation>> {
+        self.memory.clone()
     }
 
     pub(crate) fn new(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         let bytes = size::<T>(len)?;
-        let mut buf = Self { address: 0, len: 0, gpu: gpu.clone(), of: PhantomData };
-        if bytes == 0 {
-            return Ok(buf);
-        }
+        let memory = if bytes == 0 { None } else { Some(Arc::new(Allocation::new(gpu, bytes)?)) };
+        Ok(Self { memory, len, of: PhantomData })
+    }
+}
+
+impl Allocation {
+    fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         gpu.bind()?;
         // SAFETY: the address is freed once, on drop.
-        buf.address = unsafe { result::malloc_sync(bytes) }.map_err(|error| {
+        let address = gpu.alone_for(|| unsafe { result::malloc_sync(bytes) }).map_err(|error| {
             let (free, all) = result::mem_get_info().unwrap_or_default();
             Error::Capacity(format!(
                 "no device memory for {:.1} MiB ({error:?}; {:.1} of {:.1} MiB are free): use a shorter context, a smaller \
@@ -51,23 +63,28 @@ impl<T> CudaBuf<T> {
                 mib(all)
             ))
         })?;
-        buf.len = len;
         gpu.meter.add_device(bytes);
+        let memory = Self { address, bytes, gpu: gpu.clone() };
         // SAFETY: these bytes were just allocated.
-        unsafe { result::memset_d8_async(buf.address, 0, bytes, gpu.stream()) }.map_err(failed("zeroing"))?;
-        Ok(buf)
+        let zeroed = gpu.alone_for(|| {
+            unsafe { result::memset_d8_sync(address, 0, bytes) }.and(result::ctx::synchronize())
+        });
+        zeroed.map_err(failed("zeroing"))?;
+        Ok(memory)
     }
 }
 
-impl<T> Drop for CudaBuf<T> {
+impl Drop for Allocation {
     fn drop(&mut self) {
         // Errors cannot be told from here; a broken context has lost its memory anyway. Freeing waits for the work that
         // uses it.
-        if self.len > 0 && self.gpu.wait().is_ok() {
+        if self.gpu.bind().is_ok() {
             // SAFETY: allocated by `new`, freed here only.
-            unsafe { result::free_sync(self.address) }.ok();
+            let free =
+                || result::ctx::synchronize().and_then(|()| unsafe { result::free_sync(self.address) });
+            self.gpu.alone_for(free).ok();
         }
-        self.gpu.meter.sub_device(self.bytes());
+        self.gpu.meter.sub_device(self.bytes);
     }
 }
 
@@ -93,7 +110,7 @@ impl<T: Pod> CudaHostBuf<T> {
         gpu.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: freed once, on drop.
-        let data = unsafe { result::malloc_host(bytes, flags) }.map_err(|error| {
+        let data = gpu.alone_for(|| unsafe { result::malloc_host(bytes, flags) }).map_err(|error| {
             Error::Capacity(format!(
                 "no pinned host memory for {:.1} MiB ({error:?}): {}; use a shorter context or a smaller batch",
                 mib(bytes),
@@ -123,9 +140,11 @@ pub(crate) fn address<T>(data: *const T) -> u64 {
 
 impl<T> Drop for CudaHostBuf<T> {
     fn drop(&mut self) {
-        if self.len > 0 && self.gpu.wait().is_ok() {
+        if self.len > 0 && self.gpu.bind().is_ok() {
             // SAFETY: allocated by `new`, freed here only; no kernel uses it any more.
-            unsafe { result::free_host(self.data.cast()) }.ok();
+            let free =
+                || result::ctx::synchronize().and_then(|()| unsafe { result::free_host(self.data.cast()) });
+            self.gpu.alone_for(free).ok();
         }
         self.gpu.meter.sub_host(self.len * size_of::<T>());
     }
@@ -190,12 +209,12 @@ impl Staging {
     }
 
     /// Address of a copy of `data`, for the next kernels or copies on the stream; none if it is too large.
-    pub(crate) fn put(&mut self, gpu: &Gpu, data: &[u8]) -> Result<Option<u64>> {
+    pub(crate) fn put(&mut self, lanes: &Lanes, data: &[u8]) -> Result<Option<u64>> {
         if data.len() > PIECE {
             return Ok(None);
         }
         if self.next + data.len() > RING {
-            gpu.wait()?;
+            lanes.wait()?;
             self.next = 0;
         }
         self.ring[self.next..][..data.len()].copy_from_slice(data);
@@ -217,16 +236,17 @@ impl Cuda {
         if data.is_empty() {
             return Ok(());
         }
+        self.not_while_recording("an upload")?;
         self.gpu.bind()?;
-        let staged = self.staging.put(&self.gpu, data)?;
+        let staged = self.staging.put(&self.lanes, data)?;
         let from = staged.map_or(data.as_ptr(), |at| std::ptr::with_exposed_provenance(at as usize));
-        let stream = self.gpu.stream();
+        let stream = self.lanes.current();
         // SAFETY: the caller's address has room for `data`; the source lives until the copy is done: the ring is not
         // overwritten before, and for anything else we wait.
         unsafe { sys::cuMemcpyHtoDAsync_v2(address, from.cast(), data.len(), stream) }
             .result()
             .map_err(failed("copying to the device"))?;
-        if staged.is_none() { self.gpu.wait() } else { Ok(()) }
+        if staged.is_none() { self.wait() } else { Ok(()) }
     }
 
     /// Copies from device memory, after everything that was ordered before.
@@ -234,13 +254,33 @@ impl Cuda {
         if out.is_empty() {
             return Ok(());
         }
+        self.not_while_recording("a download")?;
         self.gpu.bind()?;
-        let stream = self.gpu.stream();
+        let stream = self.lanes.current();
         // SAFETY: the caller's address has as many bytes; `out` outlives the copy, for which we wait.
         unsafe { sys::cuMemcpyDtoHAsync_v2(out.as_mut_ptr().cast(), address, out.len(), stream) }
             .result()
             .map_err(failed("copying from the device"))?;
-        self.gpu.wait()
+        self.wait()
+    }
+
+    /// Waits for the current lane.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.not_while_recording("waiting for the device")?;
+        self.gpu.bind()?;
+        // SAFETY: the stream is alive.
+        unsafe { result::stream::synchronize(self.lanes.current()) }.map_err(failed("the device's work"))
+    }
+
+    /// Copies within device memory, in the order of the current lane.
+    pub(crate) fn copy_within_device(&self, from: u64, to: u64, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.gpu.bind()?;
+        // SAFETY: callers give addresses with as many bytes.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.lanes.current()) }
+            .map_err(failed("copying within the device"))
     }
 
     /// The first `len` elements of a device array.
@@ -253,6 +293,8 @@ impl Cuda {
     /// Device scratch `which` of at least `bytes`; its content is arbitrary. It grows to the largest need and stays.
     pub(crate) fn scratch(&mut self, which: usize, bytes: usize) -> Result<u64> {
         if self.scratch[which].as_ref().is_none_or(|s| s.len() < bytes) {
+            self.not_while_recording("growing scratch")?;
+            self.scratch_moves += 1;
             // The old one goes first: it need not be copied.
             self.scratch[which] = None;
             self.scratch[which] = Some(CudaBuf::new(&self.gpu, bytes.max(256))?);
@@ -285,6 +327,19 @@ impl Memory for Cuda {
     fn read<T: Pod + Send + Sync>(&mut self, buf: &CudaBuf<T>, at: usize, out: &mut [T]) -> Result<()> {
         within("read", at, out.len(), buf.len())?;
         self.download(buf.at(at), bytemuck::cast_slice_mut(out))
+    }
+
+    fn copy<T: Pod + Send + Sync>(
+        &mut self,
+        from: &CudaBuf<T>,
+        at: usize,
+        to: &mut CudaBuf<T>,
+        to_at: usize,
+        n: usize,
+    ) -> Result<()> {
+        within("copy", at, n, from.len())?;
+        within("copy", to_at, n, to.len())?;
+        self.copy_within_device(from.at(at), to.at(to_at), n * size_of::<T>())
     }
 
     fn usage(&self) -> Usage {

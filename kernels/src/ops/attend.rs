@@ -153,11 +153,11 @@ impl Attend for Cuda {
         };
         let grid = [shape.pools(), splits, (most * g.group()).div_ceil(QUERIES)];
         // SAFETY: attend.cu's arguments, of the lengths checked above; it compares entries with the number of slots.
-        unsafe { self.gpu.launch(kernel, grid, 128, &mut [arg(&part_args)])? };
+        unsafe { self.launch(kernel, grid, 128, &mut [arg(&part_args)])? };
         let out = args.out.at(0);
         let mut merge = [arg(&part), arg(&part_args.splits), arg(&part_args.d), arg(&out)];
         // SAFETY: as above.
-        unsafe { self.gpu.launch("attend_merge", [places, 1, 1], 128, &mut merge) }
+        unsafe { self.launch("attend_merge", [places, 1, 1], 128, &mut merge) }
     }
 }
 

@@ -54,7 +54,7 @@ impl Embed for Cuda {
         let (from, ids, to) = (table.at(0), tokens.at(0), out.at(0));
         let mut args = [arg(&from), arg(&ids), arg(&vocab), arg(&width), arg(&to)];
         // SAFETY: embed.cu's arguments, of the lengths checked above; tokens are compared with `vocab`.
-        unsafe { self.gpu.launch("embed", [rows, 1, 1], 256, &mut args) }
+        unsafe { self.launch("embed", [rows, 1, 1], 256, &mut args) }
     }
 }
 

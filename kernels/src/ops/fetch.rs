@@ -59,12 +59,12 @@ impl Cuda {
     /// Both sides of every span are the device's to use.
     pub(super) unsafe fn copy(&mut self, spans: &[Span]) -> Result<()> {
         for part in spans.chunks(SPANS) {
-            let Some(list) = self.staging.put(&self.gpu, bytemuck::cast_slice(part))? else { continue };
+            let Some(list) = self.staging.put(&self.lanes, bytemuck::cast_slice(part))? else { continue };
             let count = part.len() as u32;
             let mut args = [arg(&list), arg(&count)];
             let blocks = COPIERS.min(part.len().div_ceil(8));
             // SAFETY: the caller's promise.
-            unsafe { self.gpu.launch("copy_spans", [blocks, 1, 1], 256, &mut args)? };
+            unsafe { self.launch("copy_spans", [blocks, 1, 1], 256, &mut args)? };
         }
         Ok(())
     }

@@ -274,13 +274,13 @@ impl Gemm for Cuda {
         let [rows_arg, n_arg, k_arg, add] = [rows, n, k, usize::from(accumulate)].map(|v| v as u32);
         if let (BATCH.., 0, Some(lt)) = (rows, k % 8, &mut self.lt) {
             // SAFETY: the lengths are checked above.
-            unsafe { lt.product([x, weight, out], [rows, n, k], accumulate)? };
+            unsafe { lt.product([x, weight, out], [rows, n, k], accumulate, self.lanes.current())? };
             if bias == 0 {
                 return Ok(());
             }
             let mut args = [arg(&bias), arg(&n_arg), arg(&out)];
             // SAFETY: gemm.cu's arguments, of the lengths checked above.
-            return unsafe { self.gpu.launch("add_bias", [n.div_ceil(256), rows, 1], 256, &mut args) };
+            return unsafe { self.launch("add_bias", [n.div_ceil(256), rows, 1], 256, &mut args) };
         }
         let (kernel, grid) = match (k % 8, rows) {
             (0, ..=8) => ("gemm_rows_1", [n.div_ceil(STRIPE), 1, 1]),
@@ -299,7 +299,7 @@ impl Gemm for Cuda {
             arg(&out),
         ];
         // SAFETY: as above.
-        unsafe { self.gpu.launch(kernel, grid, 256, &mut args) }
+        unsafe { self.launch(kernel, grid, 256, &mut args) }
     }
 }
 

@@ -115,7 +115,7 @@ impl PrefillAttend for Cuda {
         };
         let grid = [(args.rows * g.group()).div_ceil(queries), g.kv_heads, 1];
         // SAFETY: prefill_attend.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch(kernel, grid, threads, &mut [arg(&list)]) }
+        unsafe { self.launch(kernel, grid, threads, &mut [arg(&list)]) }
     }
 }
 

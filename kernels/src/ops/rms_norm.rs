@@ -62,7 +62,7 @@ impl RmsNorm for Cuda {
         let (from, weight, to, width) = (x.at(0), weight.at(0), out.at(0), dim as u32);
         let mut args = [arg(&from), arg(&weight), arg(&eps), arg(&width), arg(&to)];
         // SAFETY: rms_norm.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch("rms_norm", [rows, 1, 1], 256, &mut args) }
+        unsafe { self.launch("rms_norm", [rows, 1, 1], 256, &mut args) }
     }
 }
 

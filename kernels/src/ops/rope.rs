@@ -153,7 +153,7 @@ impl Rope for Cuda {
             arg(&v),
         ];
         // SAFETY: rope.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch("rope", [args.rows, 1, 1], 256, &mut list) }
+        unsafe { self.launch("rope", [args.rows, 1, 1], 256, &mut list) }
     }
 }
 

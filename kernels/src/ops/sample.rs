@@ -6,16 +6,13 @@ use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::team::Parts;
 use crate::{Cpu, Cuda};
-use oasis_core::ops::Sample;
+use oasis_core::ids::NONE;
+use oasis_core::ops::{Memory, Sample};
 use oasis_core::settings::Sampling;
 use oasis_core::{Error, Result};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Greedy sampling is exact on equal logits.
 pub const TOLERANCE: f64 = 0.0;
-
-/// No token.
-const NOBODY: usize = usize::MAX;
 
 impl Sample for Cpu {
     fn sample(
@@ -24,11 +21,12 @@ impl Sample for Cpu {
         rows: usize,
         vocab: usize,
         sampling: &Sampling,
-        draws: &[f32],
-        out: &mut [u32],
+        draws: &CpuBuf<f32>,
+        out: &mut CpuBuf<u32>,
     ) -> Result<()> {
-        check(sampling, [rows, vocab], logits.len(), draws, out)?;
-        on_host(self, logits, [rows, vocab], sampling, draws, out)
+        check(sampling, [rows, vocab], [logits.len(), draws.len(), out.len()])?;
+        on_host(self, logits, [rows, vocab], sampling, draws, out);
+        Ok(())
     }
 }
 
@@ -40,29 +38,21 @@ impl Sample for Cuda {
         rows: usize,
         vocab: usize,
         sampling: &Sampling,
-        draws: &[f32],
-        out: &mut [u32],
+        draws: &CudaBuf<f32>,
+        out: &mut CudaBuf<u32>,
     ) -> Result<()> {
-        check(sampling, [rows, vocab], logits.len(), draws, out)?;
+        check(sampling, [rows, vocab], [logits.len(), draws.len(), out.len()])?;
         if !sampling.greedy() {
-            let logits = self.fetch_host(logits, rows * vocab)?;
-            return on_host(&self.host, &logits, [rows, vocab], sampling, draws, out);
+            let (logits, draws) = (self.fetch_host(logits, rows * vocab)?, self.fetch_host(draws, rows)?);
+            let mut tokens = vec![NONE; rows];
+            on_host(&self.host, &logits, [rows, vocab], sampling, &draws, &mut tokens);
+            return self.write(out, 0, &tokens);
         }
-        let tokens = self.scratch(0, rows * size_of::<u32>())?;
-        let (from, width) = (logits.at(0), vocab as u32);
-        let mut args = [arg(&from), arg(&width), arg(&tokens)];
+        let (from, width, to) = (logits.at(0), vocab as u32, out.at(0));
+        let mut args = [arg(&from), arg(&width), arg(&to)];
         // SAFETY: sample.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch("argmax", [rows, 1, 1], 1024, &mut args)? };
-        self.download(tokens, bytemuck::cast_slice_mut(&mut out[..rows]))?;
-        match out[..rows].iter().position(|&token| token as usize >= vocab) {
-            None => Ok(()),
-            Some(r) => Err(all_nan(r, vocab)),
-        }
+        unsafe { self.launch("argmax", [rows, 1, 1], 1024, &mut args) }
     }
-}
-
-fn all_nan(row: usize, vocab: usize) -> Error {
-    Error::Invariant(format!("sample: all {vocab} logits of row {row} are NaN"))
 }
 
 /// One token a row, with the threads of `cpu`.
@@ -73,42 +63,28 @@ fn on_host(
     sampling: &Sampling,
     draws: &[f32],
     out: &mut [u32],
-) -> Result<()> {
-    let hopeless = AtomicUsize::new(NOBODY);
+) {
     let to = Parts::new(&mut out[..rows]);
     cpu.team.run(rows, rows * vocab, |worker, r| {
         let row = &logits[r * vocab..][..vocab];
         let token = match argmax(row) {
-            Some(best) if sampling.greedy() || row[best] == f32::INFINITY => Some(best),
-            Some(best) if row[best] == f32::NEG_INFINITY => Some(best),
-            Some(best) => Some(draw(row, row[best], sampling, draws[r], &mut cpu.workers.get(worker))),
-            None => None,
+            Some(best) if sampling.greedy() || row[best] == f32::INFINITY => best as u32,
+            Some(best) if row[best] == f32::NEG_INFINITY => best as u32,
+            Some(best) => draw(row, row[best], sampling, draws[r], &mut cpu.workers.get(worker)) as u32,
+            None => NONE,
         };
-        match token {
-            // SAFETY: element r is this task's.
-            Some(token) => unsafe { to.slice(r, 1)[0] = token as u32 },
-            None => hopeless.store(r, Relaxed),
-        }
+        // SAFETY: element r is this task's.
+        unsafe { to.slice(r, 1)[0] = token };
     });
-    match hopeless.load(Relaxed) {
-        NOBODY => Ok(()),
-        r => Err(all_nan(r, vocab)),
-    }
 }
 
-fn check(
-    sampling: &Sampling,
-    [rows, vocab]: [usize; 2],
-    logits: usize,
-    draws: &[f32],
-    out: &[u32],
-) -> Result<()> {
+fn check(sampling: &Sampling, [rows, vocab]: [usize; 2], [logits, draws, out]: [usize; 3]) -> Result<()> {
     need("sample", "logits", logits, rows * vocab)?;
-    need("sample", "out", out.len(), rows)?;
+    need("sample", "out", out, rows)?;
     if sampling.greedy() {
         return Ok(());
     }
-    need("sample", "draws", draws.len(), rows)?;
+    need("sample", "draws", draws, rows)?;
     let (t, p) = (sampling.temperature, sampling.top_p);
     if !(t > 0.0 && t.is_finite()) {
         return Err(Error::setting("temperature", format!("{t} is no temperature: use 0 (greedy) or more")));
@@ -201,10 +177,10 @@ mod tests {
     fn sample(logits: &[f32], vocab: usize, temperature: f32, top_p: f32, draws: &[f32]) -> Result<Vec<u32>> {
         let mut cpu = Cpu::new(1);
         let rows = logits.len() / vocab;
-        let logits = cpu.upload(logits)?;
-        let mut out = vec![u32::MAX; rows];
-        cpu.sample(&logits, rows, vocab, &Sampling { temperature, top_p }, draws, &mut out)?;
-        Ok(out)
+        let (logits, draws) = (cpu.upload(logits)?, cpu.upload(draws)?);
+        let mut out = cpu.upload(&vec![u32::MAX - 1; rows])?;
+        cpu.sample(&logits, rows, vocab, &Sampling { temperature, top_p }, &draws, &mut out)?;
+        Ok(out.to_vec())
     }
 
     #[test]
@@ -214,8 +190,7 @@ mod tests {
         assert_eq!(sample(&logits, 5, 0.0, 1.0, &[]).unwrap(), [2, 1]);
         assert_eq!(sample(&[f32::NEG_INFINITY; 3], 3, 0.0, 1.0, &[]).unwrap(), [0]);
         assert_eq!(sample(&[1.0, f32::INFINITY, f32::INFINITY], 3, 1.0, 1.0, &[0.9]).unwrap(), [1]);
-        let error = sample(&[nan; 4], 4, 0.0, 1.0, &[]).unwrap_err();
-        assert!(error.to_string().contains("NaN"), "{error}");
+        assert_eq!(sample(&[nan; 4], 4, 0.0, 1.0, &[]).unwrap(), [NONE]);
         let mut random = Random::new(10);
         let wide = random.f32(3 * 1003);
         let best =

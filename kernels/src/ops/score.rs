@@ -351,7 +351,7 @@ impl Score for Cuda {
         ];
         let grid = [most.div_ceil(8), pools, sizes.queries / QUERIES];
         // SAFETY: score.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch("score_blocks", grid, 256, &mut list)? };
+        unsafe { self.launch("score_blocks", grid, 256, &mut list)? };
         let group = match args.group {
             Group::Max => 0_u32,
             Group::Mean => 1,
@@ -369,7 +369,7 @@ impl Score for Cuda {
             arg(&out),
         ];
         // SAFETY: as above.
-        unsafe { self.gpu.launch("score_combine", [pools, 1, 1], 512, &mut list) }
+        unsafe { self.launch("score_combine", [pools, 1, 1], 512, &mut list) }
     }
 }
 

@@ -96,8 +96,8 @@ impl Seal for Cuda {
             [layout.kv_heads, layout.block.tokens, layout.block.head_dim].map(|x| x as u32);
         let mut args = [arg(&k), arg(&v), arg(&heads), arg(&tokens), arg(&d), arg(&to)];
         // SAFETY: seal.cu's arguments, of the lengths checked above; we have the extent to ourselves until we waited.
-        unsafe { self.gpu.launch("pack", [blocks, layout.kv_heads, 1], 256, &mut args)? };
-        self.gpu.wait()
+        unsafe { self.launch("pack", [blocks, layout.kv_heads, 1], 256, &mut args)? };
+        self.wait()
     }
 
     fn seal(
@@ -130,7 +130,7 @@ impl Seal for Cuda {
         }
         // SAFETY: tails, slots and chunks of the lengths checked above; the store is ours until we waited.
         unsafe { self.copy(&spans)? };
-        self.gpu.wait()
+        self.wait()
     }
 }
 

@@ -46,7 +46,7 @@ impl Swiglu for Cuda {
         let (from, to, width) = (gate_up.at(0), out.at(0), inner as u32);
         let mut args = [arg(&from), arg(&width), arg(&to)];
         // SAFETY: swiglu.cu's arguments, of the lengths checked above.
-        unsafe { self.gpu.launch("swiglu", [inner.div_ceil(256), rows, 1], 256, &mut args) }
+        unsafe { self.launch("swiglu", [inner.div_ceil(256), rows, 1], 256, &mut args) }
     }
 }
 

@@ -97,7 +97,7 @@ impl Tail for Cuda {
             arg(&to),
         ];
         // SAFETY: tail.cu's arguments, of the lengths checked above; the table's device copies equal its host copies.
-        unsafe { self.gpu.launch("tail_append", [rows.rows(), shape.kv_heads, 1], 128, &mut args) }
+        unsafe { self.launch("tail_append", [rows.rows(), shape.kv_heads, 1], 128, &mut args) }
     }
 
     fn compact(&mut self, shape: &CacheShape, moves: &[TailMove], tail: &mut CudaBuf<bf16>) -> Result<()> {
@@ -107,11 +107,11 @@ impl Tail for Cuda {
         let [heads, tokens, d] = sizes(shape);
         // In parts, in their order, that the staging ring holds.
         for part in moves.chunks(1 << 16) {
-            let Some(list) = self.staging.put(&self.gpu, bytemuck::cast_slice(part))? else { continue };
+            let Some(list) = self.staging.put(&self.lanes, bytemuck::cast_slice(part))? else { continue };
             let count = part.len() as u32;
             let mut args = [arg(&list), arg(&count), arg(&heads), arg(&tokens), arg(&d), arg(&to)];
             // SAFETY: tail.cu's arguments; all moves stay within the tail (checked above).
-            unsafe { self.gpu.launch("tail_compact", [shape.kv_heads, 2, 1], 128, &mut args)? };
+            unsafe { self.launch("tail_compact", [shape.kv_heads, 2, 1], 128, &mut args)? };
         }
         Ok(())
     }

@@ -216,17 +216,14 @@ fn swiglu() {
 #[test]
 fn sample() {
     let Some((mut cpu, mut cuda)) = devices("sample") else { return };
-    fn run<B: Backend>(
-        b: &mut B,
-        logits: &[f32],
-        vocab: usize,
-        s: &Sampling,
-        draws: &[f32],
-    ) -> Option<Vec<u32>> {
+    fn run<B: Backend>(b: &mut B, logits: &[f32], vocab: usize, s: &Sampling, draws: &[f32]) -> Vec<u32> {
         let rows = logits.len() / vocab;
-        let logits = b.upload(logits).unwrap();
-        let mut out = vec![u32::MAX; rows];
-        b.sample(&logits, rows, vocab, s, draws, &mut out).ok().map(|()| out)
+        let (logits, draws) = (b.upload(logits).unwrap(), b.upload(draws).unwrap());
+        let mut out = b.upload(&vec![u32::MAX - 1; rows]).unwrap();
+        b.sample(&logits, rows, vocab, s, &draws, &mut out).unwrap();
+        let mut tokens = vec![0; rows];
+        b.read(&out, 0, &mut tokens).unwrap();
+        tokens
     }
     let mut random = Random::new(8);
     let (nan, inf) = (f32::NAN, f32::INFINITY);

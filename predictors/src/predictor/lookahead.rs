@@ -1,7 +1,7 @@
 //! The next tokens' own queries, as a draft foresees them (OasisKV, arXiv 2608.08097).
 
 use oasis_core::Result;
-use oasis_core::policy::{Needs, Predictor, Ranking, RowSet, StepView, When};
+use oasis_core::policy::{Needs, Predictor, RowSet, When};
 use oasis_core::registry::{Param, Params, PredictorEntry};
 use serde::Deserialize;
 
@@ -31,11 +31,11 @@ impl Predictor for Lookahead {
         Needs { when: When::Ahead, drafts: true, queries: false }
     }
 
-    fn rank_with<'a>(&'a mut self, step: &'a StepView<'a>) -> Ranking<'a> {
-        let drafts = RowSet::drafts(step.rows);
+    fn rows(&self, rows: usize, _parents: &[u32]) -> Option<RowSet> {
+        let drafts = RowSet::drafts(rows);
         // Without an idea of the next token the newest one's query is the best guess there is.
         let current = if self.blend || drafts.is_empty() { RowSet::CURRENT } else { RowSet::default() };
-        Ranking::Rows(drafts.union(current))
+        Some(drafts.union(current))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Unset;
 use oasis_core::Result;
-use oasis_core::policy::{Needs, Predictor, Ranking, RowSet, StepView, When};
+use oasis_core::policy::{Needs, Predictor, RowSet, When};
 use oasis_core::registry::{Params, PredictorEntry};
 
 /// The row of the table.
@@ -28,8 +28,8 @@ impl Predictor for Oracle {
         Needs { when: When::OnDemand, ..Needs::default() }
     }
 
-    fn rank_with<'a>(&'a mut self, _step: &'a StepView<'a>) -> Ranking<'a> {
-        Ranking::Rows(RowSet::CURRENT)
+    fn rows(&self, _rows: usize, _parents: &[u32]) -> Option<RowSet> {
+        Some(RowSet::CURRENT)
     }
 }
 

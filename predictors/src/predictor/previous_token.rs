@@ -2,7 +2,7 @@
 
 use super::Unset;
 use oasis_core::Result;
-use oasis_core::policy::{Predictor, Ranking, RowSet, StepView};
+use oasis_core::policy::{Predictor, RowSet};
 use oasis_core::registry::{Params, PredictorEntry};
 
 /// The row of the table.
@@ -24,8 +24,8 @@ fn build(params: &Params) -> Result<Box<dyn Predictor>> {
 pub struct PreviousToken;
 
 impl Predictor for PreviousToken {
-    fn rank_with<'a>(&'a mut self, _step: &'a StepView<'a>) -> Ranking<'a> {
-        Ranking::Rows(RowSet::CURRENT)
+    fn rows(&self, _rows: usize, _parents: &[u32]) -> Option<RowSet> {
+        Some(RowSet::CURRENT)
     }
 }
 
