@@ -77,6 +77,18 @@ impl Memory for Ram {
         Ok(())
     }
 
+    fn copy<T: Pod + Send + Sync>(
+        &mut self,
+        from: &Vec<T>,
+        at: usize,
+        to: &mut Vec<T>,
+        to_at: usize,
+        n: usize,
+    ) -> Result<()> {
+        to[to_at..to_at + n].copy_from_slice(&from[at..at + n]);
+        Ok(())
+    }
+
     fn usage(&self) -> Usage {
         Usage::default()
     }
