@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 33] = [
+const KERNELS: [&str; 31] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -44,8 +44,6 @@ const KERNELS: [&str; 33] = [
     "prefill_mma_2",
     "prefill_mma_3",
     "prefill_mma_4",
-    "score_blocks",
-    "score_combine",
 ];
 
 /// Oldest driver: CUDA 12.8 has every call that the bindings make.
