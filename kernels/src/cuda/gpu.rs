@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 31] = [
+const KERNELS: [&str; 33] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -21,7 +21,9 @@ const KERNELS: [&str; 31] = [
     "tail_compact",
     "pack",
     "copy_spans",
+    "fetch_chunks",
     "argmax",
+    "draw",
     "gemm_rows_1",
     "gemm_rows_2",
     "gemm_rows_4",
