@@ -80,7 +80,8 @@ fn slot_words(pool: &Pool, order: &mut Vec<u32>, out: &mut Vec<u32>) {
     order.extend(pool.slot_of.iter().copied().filter(|&slot| slot != NONE));
     let start = out.len();
     for (slot, m) in pool.meta.iter().enumerate() {
-        let flags = u32::from(pool.selected[slot]) * SELECTED | u32::from(pool.unused[slot]) * UNUSED;
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        let flags = flag(pool.selected[slot], SELECTED) | flag(pool.unused[slot], UNUSED);
         let words =
             [m.block, m.admitted, m.last_selected, m.last_attended, m.selections, m.mass.to_bits(), flags, 0];
         out.extend(if m.block == NONE { FREE } else { words });
