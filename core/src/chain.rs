@@ -68,6 +68,18 @@ impl ChainSpec<'_> {
         self.settings.scope
     }
 
+    /// Words of what a commit tells of a sequence: moves, block to be sealed ([`crate::ids::NONE`]: none), tokens behind
+    /// it, then (from, to) of every move.
+    pub fn record(&self) -> usize {
+        3 + 2 * self.settings.max_rows
+    }
+
+    /// 64-bit words of where a sequence's host store lies: blocks of its prompt, address of the prompt's extent, then of
+    /// each grown one.
+    pub fn extent_words(&self) -> usize {
+        2 + extents_of(self.shape.blocks)
+    }
+
     /// Arrays in device memory: a name and the bytes, in the order in which they are allocated.
     pub fn arrays(&self) -> Vec<(&'static str, usize)> {
         let (g, shape) = (self.geometry, self.shape);
@@ -91,8 +103,8 @@ impl ChainSpec<'_> {
             ("scores", ranked * 4 * pools * blocks),
             ("resident", ranked * 4 * pools * queries),
             ("control", 4 * (CONTROL_STEP + CONTROL_SEQ * shape.seqs)),
-            ("commit", 4 * (3 * self.settings.max_rows + 2) * shape.seqs),
-            ("extents", 8 * shape.seqs * (1 + extents_of(blocks))),
+            ("commit", 4 * self.record() * shape.seqs),
+            ("extents", 8 * shape.seqs * self.extent_words()),
             ("layers", 8 * LAYER_POINTERS * g.layers),
         ]
     }

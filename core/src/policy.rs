@@ -195,9 +195,23 @@ pub struct DeviceEvictor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceEviction {
     /// A float expression of `m` (fields as in [`SlotMeta`]: block, admitted, last_selected, last_attended, selections,
-    /// mass), `now` and `seed`: [`Evictor::keep`].
+    /// mass), `now` and `seed` (64 bits): [`Evictor::keep`]. `mix(x)` is SplitMix64's finaliser.
     Keep(&'static str),
-    /// The functions of a queue policy, see `select.cu` of the kernels.
+    /// A queue policy. A slot has one word for it, `own`; a pool has three, `p.state[1 .. 4]`, 0 at first. It defines
+    ///
+    /// ```cuda
+    /// // The word of a block that comes in as the pool's number-th (from 0; those of the prefill by block id).
+    /// __device__ u32 queue_admit(u32 number);
+    /// // The word of a resident block that was selected.
+    /// __device__ u32 queue_touch(u32 own);
+    /// // Who leaves. All threads of a thread block call it together; nothing is to be synchronised before or after.
+    /// // slots [count]: the slots of those that may leave, ascending by block id. It sets leaves[i] to 1 for exactly
+    /// // `need` of them (1 ..= count), to 0 for the others.
+    /// __device__ void queue_evict(const Pool& p, const u32* slots, u32* leaves, u32 count, u32 need);
+    /// ```
+    ///
+    /// with `p.meta[slot]` as `m` above and `.own`, `p.slots` (a free one has block `NONE`), `p.state`, `p.seed`,
+    /// `p.now`, and the helpers `block_total`, `block_rank` and `nth_smallest` of the kernels' `pool.cuh`.
     Queue(&'static str),
 }
 

@@ -1,5 +1,8 @@
 //! How summary vectors are stored: a few bits a coordinate, a scale a vector, rounding that keeps bounds.
 //!
+//! A block's vectors are stored together: the codes of all vectors, then the scales of all vectors, so that codes
+//! are aligned.
+//!
 //! [`encode`] and [`decode`] are the reference: a kernel that reads stored vectors gives the same numbers, or
 //! numbers within its stated tolerance of them. Every decoded value is a product and at most one sum, each
 //! rounded to f32 (no fused multiply-add), so that a bound which holds here holds wherever that is kept.
@@ -76,13 +79,26 @@ enum Towards {
 }
 
 impl Storage {
-    /// Bytes of a stored vector: scales first, then codes, lowest bits first in a byte.
+    /// Bytes of a stored vector, codes and scales.
     pub fn vector_bytes(self, dim: usize, rounding: Rounding) -> usize {
+        self.code_bytes(dim) + self.scale_bytes(rounding)
+    }
+
+    /// Bytes of a vector's coordinates: whole bytes, lowest bits first in a byte.
+    pub fn code_bytes(self, dim: usize) -> usize {
         match self {
             Self::F32 => 4 * dim,
             Self::Bf16 => 2 * dim,
-            Self::Affine { bits } => 4 * rounding.parts() + (dim * bits as usize).div_ceil(8),
-            Self::Normal { bits } => 1 + (dim * bits as usize).div_ceil(8),
+            Self::Affine { bits } | Self::Normal { bits } => (dim * bits as usize).div_ceil(8),
+        }
+    }
+
+    /// Bytes of a vector's scales: `lo` and `step` of each part, or the byte of the root mean square.
+    pub fn scale_bytes(self, rounding: Rounding) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 => 0,
+            Self::Affine { .. } => 4 * rounding.parts(),
+            Self::Normal { .. } => 1,
         }
     }
 
@@ -107,27 +123,38 @@ impl Storage {
     }
 }
 
-/// Stores one vector.
+/// Stores the vectors `[vectors][dim]` of a block.
 ///
 /// # Panics
-/// If `out` is not [`Storage::vector_bytes`] long, or [`Storage::check`] refuses the width.
-pub fn encode(storage: Storage, rounding: Rounding, values: &[f32], out: &mut [u8]) {
-    assert_eq!(out.len(), storage.vector_bytes(values.len(), rounding), "bytes of a stored vector");
+/// If `out` is not [`Storage::vector_bytes`] for each vector long, or [`Storage::check`] refuses the width.
+pub fn encode(storage: Storage, rounding: Rounding, dim: usize, values: &[f32], out: &mut [u8]) {
+    let vectors = values.len() / dim.max(1);
+    assert_eq!(values.len(), vectors * dim, "coordinates of a block's vectors");
+    assert_eq!(out.len(), vectors * storage.vector_bytes(dim, rounding), "bytes of a block's stored vectors");
+    let (code_bytes, scale_bytes) = (storage.code_bytes(dim), storage.scale_bytes(rounding));
+    let (codes, scales) = out.split_at_mut(vectors * code_bytes);
+    for (i, (values, codes)) in
+        values.chunks_exact(dim.max(1)).zip(codes.chunks_exact_mut(code_bytes.max(1))).enumerate()
+    {
+        encode_vector(storage, rounding, values, codes, &mut scales[i * scale_bytes..][..scale_bytes]);
+    }
+}
+
+fn encode_vector(storage: Storage, rounding: Rounding, values: &[f32], codes: &mut [u8], scales: &mut [u8]) {
     match storage {
         Storage::F32 => {
-            for (bytes, value) in out.chunks_exact_mut(4).zip(values) {
+            for (bytes, value) in codes.chunks_exact_mut(4).zip(values) {
                 bytes.copy_from_slice(&value.to_le_bytes());
             }
         }
         Storage::Bf16 => {
             for (part, towards) in rounding.split(values.len()) {
                 for i in part {
-                    out[2 * i..2 * i + 2].copy_from_slice(&to_bf16(values[i], towards).to_le_bytes());
+                    codes[2 * i..2 * i + 2].copy_from_slice(&to_bf16(values[i], towards).to_le_bytes());
                 }
             }
         }
         Storage::Affine { bits } => {
-            let (scales, codes) = out.split_at_mut(4 * rounding.parts());
             codes.fill(0);
             for ((part, towards), scale) in rounding.split(values.len()).zip(scales.chunks_exact_mut(4)) {
                 let line = Line::through(&values[part.clone()], top_code(bits), towards);
@@ -139,11 +166,9 @@ pub fn encode(storage: Storage, rounding: Rounding, values: &[f32], out: &mut [u
             }
         }
         Storage::Normal { bits } => {
-            let scale = scale_byte(values);
-            let (scales, codes) = out.split_at_mut(1);
-            scales[0] = scale;
+            scales[0] = scale_byte(values);
             codes.fill(0);
-            let unit = normal_scale(scale) * normal_step(bits);
+            let unit = normal_scale(scales[0]) * normal_step(bits);
             if unit > 0.0 {
                 let half = f32::from(top_code(bits) / 2 + 1);
                 for (i, &value) in values.iter().enumerate() {
@@ -155,27 +180,41 @@ pub fn encode(storage: Storage, rounding: Rounding, values: &[f32], out: &mut [u
     }
 }
 
-/// Reads one vector of `dim` coordinates back.
+/// Reads a block's vectors of `dim` coordinates back, to `[vectors][dim]`.
 ///
 /// # Panics
 /// If `bytes` or `out` has the wrong length, or [`Storage::check`] refuses the width.
 pub fn decode(storage: Storage, rounding: Rounding, dim: usize, bytes: &[u8], out: &mut [f32]) {
-    assert_eq!(bytes.len(), storage.vector_bytes(dim, rounding), "bytes of a stored vector");
-    assert_eq!(out.len(), dim, "coordinates of a stored vector");
+    let vectors = out.len() / dim.max(1);
+    assert_eq!(out.len(), vectors * dim, "coordinates of a block's vectors");
+    assert_eq!(
+        bytes.len(),
+        vectors * storage.vector_bytes(dim, rounding),
+        "bytes of a block's stored vectors"
+    );
+    let (code_bytes, scale_bytes) = (storage.code_bytes(dim), storage.scale_bytes(rounding));
+    let (codes, scales) = bytes.split_at(vectors * code_bytes);
+    for (i, (out, codes)) in
+        out.chunks_exact_mut(dim.max(1)).zip(codes.chunks_exact(code_bytes.max(1))).enumerate()
+    {
+        decode_vector(storage, rounding, codes, &scales[i * scale_bytes..][..scale_bytes], out);
+    }
+}
+
+fn decode_vector(storage: Storage, rounding: Rounding, codes: &[u8], scales: &[u8], out: &mut [f32]) {
     match storage {
         Storage::F32 => {
-            for (value, bytes) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+            for (value, bytes) in out.iter_mut().zip(codes.chunks_exact(4)) {
                 *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             }
         }
         Storage::Bf16 => {
-            for (value, bytes) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+            for (value, bytes) in out.iter_mut().zip(codes.chunks_exact(2)) {
                 *value = bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
             }
         }
         Storage::Affine { bits } => {
-            let (scales, codes) = bytes.split_at(4 * rounding.parts());
-            for ((part, _), scale) in rounding.split(dim).zip(scales.chunks_exact(4)) {
+            for ((part, _), scale) in rounding.split(out.len()).zip(scales.chunks_exact(4)) {
                 let line = Line {
                     lo: bf16::from_le_bytes([scale[0], scale[1]]),
                     step: bf16::from_le_bytes([scale[2], scale[3]]),
@@ -188,13 +227,13 @@ pub fn decode(storage: Storage, rounding: Rounding, dim: usize, bytes: &[u8], ou
             }
         }
         Storage::Normal { bits } => {
-            let scale = normal_scale(bytes[0]);
+            let scale = normal_scale(scales[0]);
             let mut table = [0.0; 16];
             for (entry, level) in table.iter_mut().zip(normal_levels(bits)) {
                 *entry = scale * level;
             }
             for (i, value) in out.iter_mut().enumerate() {
-                *value = table[get(&bytes[1..], bits, i) as usize];
+                *value = table[get(codes, bits, i) as usize];
             }
         }
     }
@@ -313,7 +352,8 @@ impl Line {
         if values.iter().any(|v| !v.is_finite()) {
             return Self { lo: bf16::NAN, step: bf16::ZERO, top };
         }
-        let min = values.iter().copied().fold(f32::INFINITY, f32::min);
+        // `min` may give either zero; the sum gives one.
+        let min = values.iter().copied().fold(f32::INFINITY, f32::min) + 0.0;
         let max = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut lo = to_bf16(min, Towards::Below);
         if towards != Towards::Below && lo == bf16::NEG_INFINITY {
@@ -371,7 +411,11 @@ fn up(x: f64) -> f32 {
 }
 
 fn to_bf16(value: f32, towards: Towards) -> bf16 {
-    if towards == Towards::Nearest || value.is_nan() {
+    // One NaN, so that stored bytes do not hang on which device made it.
+    if value.is_nan() {
+        return bf16::NAN;
+    }
+    if towards == Towards::Nearest {
         return bf16::from_f32(value);
     }
     let bits = value.to_bits();

@@ -12,7 +12,7 @@ const NORMAL: [Storage; 3] =
 fn stored(storage: Storage, rounding: Rounding, values: &[f32]) -> Vec<u8> {
     // Poisoned, so that a byte which encode forgets shows.
     let mut bytes = vec![0xa5; storage.vector_bytes(values.len(), rounding)];
-    encode(storage, rounding, values, &mut bytes);
+    encode(storage, rounding, values.len(), values, &mut bytes);
     bytes
 }
 
@@ -99,7 +99,7 @@ proptest! {
     fn normal_takes_the_nearest_level(values in prop::collection::vec(-8f32..8.0, 1..70), by in -6i32..8) {
         let values: Vec<f32> = values.iter().map(|v| v * 2f32.powi(by)).collect();
         for (storage, bits) in NORMAL.into_iter().zip([1u8, 2, 4]) {
-            let scale = normal_scale(stored(storage, Rounding::Nearest, &values)[0]);
+            let scale = normal_scale(*stored(storage, Rounding::Nearest, &values).last().unwrap());
             for (&value, got) in values.iter().zip(round_trip(storage, Rounding::Nearest, &values)) {
                 let loss = |level: &f32| (level * scale - value).abs();
                 let least = normal_levels(bits).iter().map(loss).fold(f32::MAX, f32::min);
@@ -116,7 +116,7 @@ proptest! {
         let values: Vec<f32> = values.iter().map(|v| v * by.exp2()).collect();
         let rms = (values.iter().map(|v| f64::from(v * v)).sum::<f64>() / values.len() as f64).sqrt();
         prop_assume!((0.018..1000.0).contains(&rms));
-        let scale = f64::from(normal_scale(stored(NORMAL[0], Rounding::Nearest, &values)[0]));
+        let scale = f64::from(normal_scale(*stored(NORMAL[0], Rounding::Nearest, &values).last().unwrap()));
         prop_assert!((scale / rms).log2().abs() <= 1.0 / 32.0 + 1e-6, "{rms} became {scale}");
     }
 
@@ -201,7 +201,7 @@ fn zero_is_exact_and_scales_cover_what_keys_are() {
     assert!((normal_scale(1) - 0.017_785).abs() < 1e-5);
     for byte in 1..=254u8 {
         // A vector whose rms is a scale gets that very byte.
-        assert_eq!(stored(NORMAL[0], Rounding::Nearest, &[normal_scale(byte); 4])[0], byte);
+        assert_eq!(stored(NORMAL[0], Rounding::Nearest, &[normal_scale(byte); 4])[1], byte);
         if byte < 254 {
             let octaves = (f64::from(normal_scale(byte + 1)) / f64::from(normal_scale(byte))).log2();
             assert!((octaves - 1.0 / 16.0).abs() < 1e-6, "{byte}: {octaves}");
@@ -237,12 +237,12 @@ fn layout_is_fixed() {
     assert_eq!(stored(Storage::Bf16, first, &[-1.0 / 3.0; 2]), [0xaa, 0xbe, 0xab, 0xbe]);
     // lo = 0, step = 1; then lo = -12, step just above 12/15; codes 15 and 0, 0 and 14, low nibbles first.
     let four = stored(Storage::Affine { bits: 4 }, outward, &[15.0, 0.0, -12.0, 0.0]);
-    assert_eq!(four, [0, 0, 0x80, 0x3f, 0x40, 0xc1, 0x4d, 0x3f, 0x0f, 0xe0]);
+    assert_eq!(four, [0x0f, 0xe0, 0, 0, 0x80, 0x3f, 0x40, 0xc1, 0x4d, 0x3f]);
     let eight = stored(Storage::Affine { bits: 8 }, Rounding::Nearest, &[0.0, 255.0, 7.4]);
-    assert_eq!(eight, [0, 0, 0x80, 0x3f, 0, 255, 7]);
+    assert_eq!(eight, [0, 255, 7, 0, 0, 0x80, 0x3f]);
     // rms 0.87: byte 91; levels −1.49, −0.5, 0.5, 1.49 are codes 0 to 3, two bits each.
     let two = stored(Storage::Normal { bits: 2 }, Rounding::Nearest, &[-1.4, -0.4, 0.4, 1.4, 0.4, -0.4]);
-    assert_eq!(two, [91, 0b11_10_01_00, 0b01_10]);
+    assert_eq!(two, [0b11_10_01_00, 0b01_10, 91]);
     assert_eq!(Storage::Normal { bits: 1 }.vector_bytes(64, Rounding::Nearest), 9);
     assert_eq!(Storage::Normal { bits: 2 }.vector_bytes(64, Rounding::Nearest), 17);
     assert_eq!(Storage::Affine { bits: 4 }.vector_bytes(3, Rounding::Nearest), 6);
@@ -256,4 +256,37 @@ fn unknown_widths_are_refused_with_the_known_ones() {
     assert!(refused(Storage::Normal { bits: 2 }, Rounding::Outward { upper: 1 }).contains("no bounds"));
     assert!(refused(Storage::Bf16, Rounding::Outward { upper: 9 }).contains("9 coordinates"));
     assert!(Storage::Bf16.check(8, Rounding::Outward { upper: 8 }).is_ok());
+}
+
+#[test]
+fn a_block_is_the_codes_of_its_vectors_and_then_their_scales() {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(9);
+    for (storage, rounding) in [
+        (Storage::F32, Rounding::Nearest),
+        (Storage::Bf16, Rounding::Nearest),
+        (AFFINE[0], Rounding::Outward { upper: 4 }),
+        (AFFINE[1], Rounding::Nearest),
+        (NORMAL[0], Rounding::Nearest),
+        (NORMAL[1], Rounding::Nearest),
+    ] {
+        let (dim, vectors) = (9, 5);
+        let values: Vec<f32> = (0..dim * vectors).map(|_| rng.random_range(-2.0..2.0)).collect();
+        let mut block = vec![0xa5; vectors * storage.vector_bytes(dim, rounding)];
+        encode(storage, rounding, dim, &values, &mut block);
+        let (codes, scales) = (storage.code_bytes(dim), storage.scale_bytes(rounding));
+        for (v, values) in values.chunks_exact(dim).enumerate() {
+            let alone = stored(storage, rounding, values);
+            assert_eq!(block[v * codes..][..codes], alone[..codes], "{storage:?}, codes of vector {v}");
+            assert_eq!(
+                block[vectors * codes + v * scales..][..scales],
+                alone[codes..],
+                "{storage:?}, scales of {v}"
+            );
+        }
+        let mut back = vec![7.0; values.len()];
+        decode(storage, rounding, dim, &block, &mut back);
+        for (values, back) in values.chunks_exact(dim).zip(back.chunks_exact(dim)) {
+            assert_eq!(round_trip(storage, rounding, values), back, "{storage:?}");
+        }
+    }
 }

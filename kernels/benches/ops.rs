@@ -181,10 +181,10 @@ fn score(c: &mut Criterion) {
     ];
     for (what, form, by) in forms {
         let mut stored = vec![0; SHAPE.pools() * SHAPE.blocks * form.bytes()];
-        let mut values = floats(form.dim);
-        for vector in stored.chunks_exact_mut(form.bytes() / form.vectors) {
+        let mut values = floats(form.vectors * form.dim);
+        for block in stored.chunks_exact_mut(form.bytes()) {
             values.rotate_left(1);
-            encode(form.storage, form.rounding, &values, vector);
+            encode(form.storage, form.rounding, form.dim, &values, block);
         }
         group.throughput(Throughput::Elements((SHAPE.pools() * 511) as u64));
         for (name, mut cpu) in devices() {

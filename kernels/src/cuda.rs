@@ -19,10 +19,11 @@ use oasis_core::Result;
 use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use std::sync::Arc;
 
-pub(crate) use gpu::Gpu;
+pub(crate) use compile::Source;
+pub(crate) use gpu::{Gpu, Module};
 pub use graph::Recording;
 pub(crate) use lanes::{Lane, Lanes};
-pub(crate) use launch::arg;
+pub(crate) use launch::{Arg, Shape, arg};
 pub(crate) use lt::Lt;
 pub use memory::{CudaBuf, CudaHostBuf};
 pub(crate) use memory::{Staging, address};

@@ -6,6 +6,10 @@
 mod attention;
 #[path = "parity/blocks.rs"]
 mod blocks;
+#[path = "parity/chain.rs"]
+mod chain;
+#[path = "parity/chain_decode.rs"]
+mod chain_decode;
 #[path = "parity/decode.rs"]
 mod decode;
 #[path = "parity/rows.rs"]

@@ -31,12 +31,11 @@ pub fn check_summary(build: &dyn Fn(u64) -> Result<Box<dyn Summary>>, cases: usi
 ///
 /// `lifted` is `[dim]`, `stored` one block's [`SummaryShape::bytes`]. For checks; kernels have their own.
 pub fn score_block(shape: &SummaryShape, stored: &[u8], lifted: &[f32], bias: f32) -> f32 {
-    let mut vector = vec![0.0; shape.dim];
-    let bytes = shape.storage.vector_bytes(shape.dim, shape.rounding);
-    let logits: Vec<f64> = stored
-        .chunks_exact(bytes)
-        .map(|stored| {
-            decode(shape.storage, shape.rounding, shape.dim, stored, &mut vector);
+    let mut vectors = vec![0.0; shape.vectors * shape.dim];
+    decode(shape.storage, shape.rounding, shape.dim, stored, &mut vectors);
+    let logits: Vec<f64> = vectors
+        .chunks_exact(shape.dim)
+        .map(|vector| {
             let product = |(&a, &b): (&f32, &f32)| f64::from(a) * f64::from(b);
             f64::from(bias) + vector.iter().zip(lifted).map(product).sum::<f64>()
         })
@@ -140,10 +139,7 @@ fn encoded(summary: &dyn Summary, fit: &[f32], keys: Keys<'_>, shape: &SummarySh
 
 fn stored(vectors: &[f32], shape: &SummaryShape) -> Vec<u8> {
     let mut out = vec![0xa5; shape.bytes()];
-    let bytes = shape.storage.vector_bytes(shape.dim, shape.rounding);
-    for (vector, out) in vectors.chunks_exact(shape.dim).zip(out.chunks_exact_mut(bytes)) {
-        encode(shape.storage, shape.rounding, vector, out);
-    }
+    encode(shape.storage, shape.rounding, shape.dim, vectors, &mut out);
     out
 }
 

@@ -12,7 +12,7 @@ pub(crate) type Source = (&'static str, &'static str);
 const PRELUDE: Source = ("prelude.cuh", include_str!("prelude.cuh"));
 
 /// Kernels that hang on no policy.
-pub(super) const MAIN: [Source; 13] = [
+pub(super) const MAIN: [Source; 12] = [
     ("embed.cu", include_str!("../ops/embed.cu")),
     ("rms_norm.cu", include_str!("../ops/rms_norm.cu")),
     ("swiglu.cu", include_str!("../ops/swiglu.cu")),
@@ -25,7 +25,6 @@ pub(super) const MAIN: [Source; 13] = [
     ("attend.cu", include_str!("../ops/attend.cu")),
     ("attend_mma.cu", include_str!("../ops/attend_mma.cu")),
     ("prefill_attend.cu", include_str!("../ops/prefill_attend.cu")),
-    ("score.cu", include_str!("../ops/score.cu")),
 ];
 
 /// The prelude, `sources` and `code` for compute capability `major.minor`: from the cache if they are there, else

@@ -21,7 +21,9 @@ const KERNELS: [&str; 33] = [
     "tail_compact",
     "pack",
     "copy_spans",
+    "fetch_chunks",
     "argmax",
+    "draw",
     "gemm_rows_1",
     "gemm_rows_2",
     "gemm_rows_4",
@@ -44,8 +46,6 @@ const KERNELS: [&str; 33] = [
     "prefill_mma_2",
     "prefill_mma_3",
     "prefill_mma_4",
-    "score_blocks",
-    "score_combine",
 ];
 
 /// Oldest driver: CUDA 12.8 has every call that the bindings make.

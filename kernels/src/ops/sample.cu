@@ -1,15 +1,15 @@
-// The lowest index of a row's largest logit, or none where all are NaN. One thread block a row.
-extern "C" __global__ void argmax(const float* logits, u32 vocab, u32* out) {
-    const u32 none = 0xffffffffu;
+#define NO_TOKEN 0xffffffffu
+
+// The lowest index of a row's largest logit, and that logit; NO_TOKEN where all are NaN. All threads of a block get it.
+__device__ __forceinline__ u32 best_of(const float* row, u32 vocab, float& largest) {
     __shared__ float values[32];
     __shared__ u32 places[32];
-    const float* row = logits + (u64)blockIdx.x * vocab;
     float best = -INF;
-    u32 place = none;
+    u32 place = NO_TOKEN;
     for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) {
         float x = row[i];
         // A NaN is not greater than anything; the first -inf counts.
-        if (x > best || (place == none && x == best)) {
+        if (x > best || (place == NO_TOKEN && x == best)) {
             best = x;
             place = i;
         }
@@ -20,7 +20,7 @@ extern "C" __global__ void argmax(const float* logits, u32 vocab, u32* out) {
         for (int at = 16; at; at >>= 1) {
             float other = __shfl_xor_sync(FULL, best, at);
             u32 there = __shfl_xor_sync(FULL, place, at);
-            bool wins = there != none && (place == none || other > best || (other == best && there < place));
+            bool wins = there != NO_TOKEN && (place == NO_TOKEN || other > best || (other == best && there < place));
             if (wins) {
                 best = other;
                 place = there;
@@ -33,7 +33,179 @@ extern "C" __global__ void argmax(const float* logits, u32 vocab, u32* out) {
         }
         __syncthreads();
         best = lane < warps ? values[lane] : -INF;
-        place = lane < warps ? places[lane] : none;
+        place = lane < warps ? places[lane] : NO_TOKEN;
     }
+    largest = best;
+    return place;
+}
+
+// One thread block a row.
+extern "C" __global__ void argmax(const float* logits, u32 vocab, u32* out) {
+    float largest;
+    u32 place = best_of(logits + (u64)blockIdx.x * vocab, vocab, largest);
     if (threadIdx.x == 0) out[blockIdx.x] = place;
+}
+
+// Draws. Sums are in double precision, as the reference's, in another order.
+
+#define WARPS 16
+
+struct Row {
+    const float* logits;
+    u32 vocab;
+    float largest;
+    double temperature;
+};
+
+__device__ __forceinline__ double weight(const Row& r, float x) {
+    double w = exp((double)(x - r.largest) / r.temperature);
+    return isnan(w) ? 0.0 : w;
+}
+
+// How far below the largest logit, in the order of floats: 0 is the likeliest. Not for NaN.
+__device__ __forceinline__ u32 distance(const Row& r, float x) {
+    auto ascending = [](float x) {
+        u32 bits = __float_as_uint(x + 0.0f);
+        return bits >> 31 ? ~bits : bits | 1u << 31;
+    };
+    return ascending(r.largest) - ascending(x);
+}
+
+__device__ __forceinline__ double warp_total(double x) {
+#pragma unroll
+    for (int at = 16; at; at >>= 1) x += __shfl_xor_sync(FULL, x, at);
+    return x;
+}
+
+// The i at which the running sum of value(0), value(1) .. passes goal(their sum); the last one of any value if rounding
+// keeps it below. Every round sums a part a warp, and goes into one of them.
+template <class Value, class Goal>
+__device__ u32 passes(Value value, u32 count, Goal goal_of) {
+    __shared__ double sums[WARPS];
+    u32 from = 0, end = count, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    double before = 0.0, goal = 0.0;
+    for (bool start = true; end - from > 1 || start; start = false) {
+        u32 part = (end - from + WARPS - 1) / WARPS, at = from + warp * part;
+        double sum = 0.0;
+        for (u32 i = at + lane; i < min(at + part, end); i += 32) sum += value(i);
+        sum = warp_total(sum);
+        __syncthreads();
+        if (lane == 0) sums[warp] = sum;
+        __syncthreads();
+        if (start) {
+            double total = 0.0;
+            for (u32 w = 0; w < WARPS; w++) total += sums[w];
+            goal = goal_of(total);
+        }
+        u32 chosen = 0;
+        double reached = before, ahead = before;
+        for (u32 w = 0; w < WARPS; w++) {
+            if (sums[w] > 0.0) {
+                chosen = w;
+                ahead = reached;
+                reached += sums[w];
+                if (reached > goal) break;
+            }
+        }
+        before = ahead;
+        from += chosen * part;
+        end = min(from + part, end);
+    }
+    return from;
+}
+
+// The distance at which the weights of the likeliest tokens together reach `goal` (pass it, if `strict`), and the weight
+// of all that are likelier. Every round splits the distances that are left into 8 parts.
+__device__ u32 reaches(const Row& r, double goal, bool strict, double& likelier) {
+    __shared__ double sums[WARPS][8];
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, from = 0;
+    likelier = 0.0;
+    for (int shift = 30; shift >= 0; shift -= 3) {
+        double part[8] = {};
+        for (u32 i = threadIdx.x; i < r.vocab; i += blockDim.x) {
+            float x = r.logits[i];
+            u32 beyond = (distance(r, x) - from) >> shift;
+            if (isnan(x) || distance(r, x) < from || beyond > 7) continue;
+            double w = weight(r, x);
+#pragma unroll
+            for (u32 j = 0; j < 8; j++) part[j] += beyond == j ? w : 0.0;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            double sum = warp_total(part[j]);
+            if (lane == 0) sums[warp][j] = sum;
+        }
+        __syncthreads();
+        u32 chosen = 0;
+        double reached = likelier, ahead = likelier;
+        for (u32 j = 0; j < 8; j++) {
+            double sum = 0.0;
+            for (u32 w = 0; w < WARPS; w++) sum += sums[w][j];
+            if (sum > 0.0) {
+                chosen = j;
+                ahead = reached;
+                reached += sum;
+                if (strict ? reached > goal : reached >= goal) break;
+            }
+        }
+        likelier = ahead;
+        from += chosen << shift;
+    }
+    return from;
+}
+
+// The weight of a token at this distance.
+__device__ __forceinline__ double weight_at(const Row& r, u32 far) {
+    u32 order = __float_as_uint(r.largest + 0.0f);
+    order = (order >> 31 ? ~order : order | 1u << 31) - far;
+    return weight(r, __uint_as_float(order >> 31 ? order & ~(1u << 31) : ~order));
+}
+
+// The softmax of a row over temperature, cut to its nucleus: one token a row. Likelier tokens come first in the nucleus,
+// ties by id; without a nucleus tokens come in the order of their ids. One thread block of 16 warps a row.
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    draw(const float* logits, u32 vocab, float temperature, float top_p, const float* draws, u32* out) {
+    Row r = {logits + (u64)blockIdx.x * vocab, vocab, 0.0f, temperature};
+    u32 token = best_of(r.logits, vocab, r.largest);
+    double uniform = draws[blockIdx.x];
+    if (token != NO_TOKEN && !isinf(r.largest)) {
+        auto weight_of = [&](u32 i) { return weight(r, r.logits[i]); };
+        if (top_p >= 1.0f) {
+            token = passes(weight_of, vocab, [&](double total) { return uniform * total; });
+        } else {
+            __shared__ double sums[WARPS];
+            double total = 0.0, likelier;
+            for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) total += weight_of(i);
+            total = warp_total(total);
+            if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = total;
+            __syncthreads();
+            total = 0.0;
+            for (u32 w = 0; w < WARPS; w++) total += sums[w];
+            double goal = top_p * total;
+            u32 last = reaches(r, goal, false, likelier);
+            // Of the tokens at the nucleus's end as many as it takes.
+            double each = weight_at(r, last), ties = 0.0;
+            for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) ties += r.logits[i] == r.logits[i] && distance(r, r.logits[i]) == last;
+            ties = warp_total(ties);
+            __syncthreads();
+            if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = ties;
+            __syncthreads();
+            ties = 0.0;
+            for (u32 w = 0; w < WARPS; w++) ties += sums[w];
+            ties = fmin(ties, fmax(1.0, ceil((goal - likelier) / each)));
+            double chosen = uniform * (likelier + ties * each), ahead;
+            u32 far = reaches(r, chosen, true, ahead);
+            if (far >= last) {
+                far = last;
+                ahead = likelier;
+            }
+            // Which of the tokens at that distance.
+            double nth = floor(fmax(chosen - ahead, 0.0) / weight_at(r, far));
+            if (far == last) nth = fmin(nth, ties - 1.0);
+            auto there = [&](u32 i) { return r.logits[i] == r.logits[i] && distance(r, r.logits[i]) == far ? 1.0 : 0.0; };
+            token = passes(there, vocab, [&](double) { return nth; });
+        }
+    }
+    if (threadIdx.x == 0) out[blockIdx.x] = token;
 }

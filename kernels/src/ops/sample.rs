@@ -7,11 +7,11 @@ use crate::memory::CpuBuf;
 use crate::team::Parts;
 use crate::{Cpu, Cuda};
 use oasis_core::ids::NONE;
-use oasis_core::ops::{Memory, Sample};
+use oasis_core::ops::Sample;
 use oasis_core::settings::Sampling;
 use oasis_core::{Error, Result};
 
-/// Greedy sampling is exact on equal logits.
+/// Exact on equal logits, but for draws that hit the border of two tokens up to the rounding of a sum in f64.
 pub const TOLERANCE: f64 = 0.0;
 
 impl Sample for Cpu {
@@ -31,7 +31,6 @@ impl Sample for Cpu {
 }
 
 impl Sample for Cuda {
-    /// Greedy on the device; draws on the host, from the logits.
     fn sample(
         &mut self,
         logits: &CudaBuf<f32>,
@@ -42,16 +41,15 @@ impl Sample for Cuda {
         out: &mut CudaBuf<u32>,
     ) -> Result<()> {
         check(sampling, [rows, vocab], [logits.len(), draws.len(), out.len()])?;
-        if !sampling.greedy() {
-            let (logits, draws) = (self.fetch_host(logits, rows * vocab)?, self.fetch_host(draws, rows)?);
-            let mut tokens = vec![NONE; rows];
-            on_host(&self.host, &logits, [rows, vocab], sampling, &draws, &mut tokens);
-            return self.write(out, 0, &tokens);
-        }
-        let (from, width, to) = (logits.at(0), vocab as u32, out.at(0));
-        let mut args = [arg(&from), arg(&width), arg(&to)];
+        let (from, width, draws, to) = (logits.at(0), vocab as u32, draws.at(0), out.at(0));
+        let (name, threads, mut args) = if sampling.greedy() {
+            ("argmax", 1024, vec![arg(&from), arg(&width), arg(&to)])
+        } else {
+            let Sampling { temperature, top_p } = sampling;
+            ("draw", 512, vec![arg(&from), arg(&width), arg(temperature), arg(top_p), arg(&draws), arg(&to)])
+        };
         // SAFETY: sample.cu's arguments, of the lengths checked above.
-        unsafe { self.launch("argmax", [rows, 1, 1], 1024, &mut args) }
+        unsafe { self.launch(name, [rows, 1, 1], threads, &mut args) }
     }
 }
 

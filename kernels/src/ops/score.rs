@@ -5,23 +5,28 @@
 
 mod combine;
 mod decode;
+mod device;
 mod request;
 
 use super::{check_heads, need};
 use crate::cpu::Workers;
-use crate::cuda::arg;
 use crate::simd::{LANES, Level, widen};
 use crate::team::{Parts, Team};
 use crate::{Cpu, Cuda};
 use combine::Combine;
 use decode::TileScores;
+pub(crate) use device::{
+    CombineArgs, LiftArgs, LogitArgs, MOST_QUERIES, NO_POLICY, QUERIES, SCORE_KERNELS, SCORE_SOURCES,
+    ScoreSizes, TWIN_KERNELS, TWIN_SOURCES, score_defines,
+};
 use half::bf16;
+use oasis_core::chain::CONTROL_STEP;
 use oasis_core::geometry::Geometry;
 use oasis_core::ops::{CacheShape, Memory, RankQuery, Score, ScoreArgs};
 use oasis_core::settings::Group;
 use oasis_core::storage::{Storage, normal_scale};
 use oasis_core::{Error, Result};
-use request::{Form, Request};
+use request::Request;
 
 /// Order of f32 sums; absolute on logits, relative on softmax sums.
 pub const TOLERANCE: f64 = 1e-4;
@@ -276,13 +281,10 @@ fn check<B: Memory>(backend: &B, args: &ScoreArgs<'_, B>) -> Result<usize> {
     Ok(fit_len)
 }
 
-/// Queries that a warp of score.cu has.
-const QUERIES: usize = 8;
-
 impl Cuda {
-    /// Lifts the queries on the host, which has the policy, and collects what goes with them.
+    /// Lifts the queries on the host, which has the policy, and puts what goes with them on the device.
     fn request(
-        &self,
+        &mut self,
         args: &ScoreArgs<'_, Self>,
         view: &View<'_>,
         sizes: &Sizes,
@@ -305,15 +307,21 @@ impl Cuda {
                 to.iter_mut().zip(view.places(pool)).for_each(|(to, place)| *to = lse[place]);
             }
         }
-        let scales: Vec<f32> = (0..=255).map(normal_scale).collect();
-        let of_seq = |seq: usize| {
-            let (first, count) = view.candidates(seq);
-            [first as u32, count as u32, view.queries(seq * args.shape.kv_heads) as u32]
-        };
-        let candidates: Vec<[u32; 3]> = (0..args.shape.seqs).map(of_seq).collect();
-        let floats = [&lifted, &bias, &resident, &scales].map(|v| bytemuck::cast_slice(v));
-        let [lifted, bias, resident, scales] = floats;
-        Ok(Request::new([lifted, bias, resident, scales, bytemuck::cast_slice(&candidates)]))
+        let mut control = vec![0_u32; CONTROL_STEP];
+        for seq in 0..args.shape.seqs {
+            let (first, end) = args.candidates[seq];
+            control.extend([first, end, end, view.mask(seq)]);
+        }
+        let words: [&[u8]; 4] = [
+            bytemuck::cast_slice(&lifted),
+            bytemuck::cast_slice(&bias),
+            bytemuck::cast_slice(&resident),
+            bytemuck::cast_slice(&control),
+        ];
+        let request = Request::new(words);
+        let base = self.scratch(1, request.bytes.len())?;
+        self.upload_to(base, &request.bytes)?;
+        Ok(request.at(base))
     }
 }
 
@@ -326,50 +334,20 @@ impl Score for Cuda {
         if most == 0 || queries == 0 {
             return Ok(());
         }
-        let sizes = Sizes { queries: queries.next_multiple_of(QUERIES), width: form.dim, line: most };
+        let sizes = Sizes { queries: queries.next_multiple_of(QUERIES), width: form.dim, line: shape.blocks };
+        let defines = score_defines(args.summary, form, shape.block, args.geometry.group());
+        let module = self.gpu.module(&SCORE_SOURCES, NO_POLICY, &defines, &SCORE_KERNELS)?;
         let request = self.request(&args, &view, &sizes, fit_len)?;
-        let base = self.scratch(1, request.bytes.len())?;
-        self.upload_to(base, &request.bytes)?;
-        let [lifted, bias, resident, scales, candidates] = request.starts.map(|start| base + start);
+        let [lifted, bias, resident, control] = request.starts;
         let pools = shape.pools();
-        let scores = self.scratch(2, pools * sizes.queries * sizes.line * size_of::<f32>())?;
-        let (form, summaries, out) = (Form::of(form), args.summaries.at(0), args.out.at(0));
-        let [kv_heads, blocks, each, line] =
-            [shape.kv_heads, shape.blocks, sizes.queries, sizes.line].map(|x| x as u32);
-        let mut list = [
-            arg(&form),
-            arg(&summaries),
-            arg(&lifted),
-            arg(&bias),
-            arg(&scales),
-            arg(&candidates),
-            arg(&kv_heads),
-            arg(&blocks),
-            arg(&each),
-            arg(&line),
-            arg(&scores),
-        ];
-        let grid = [most.div_ceil(8), pools, sizes.queries / QUERIES];
-        // SAFETY: score.cu's arguments, of the lengths checked above.
-        unsafe { self.launch("score_blocks", grid, 256, &mut list)? };
-        let group = match args.group {
-            Group::Max => 0_u32,
-            Group::Mean => 1,
-            Group::SoftmaxSum => 2,
-        };
-        let mut list = [
-            arg(&scores),
-            arg(&resident),
-            arg(&candidates),
-            arg(&kv_heads),
-            arg(&blocks),
-            arg(&each),
-            arg(&line),
-            arg(&group),
-            arg(&out),
-        ];
-        // SAFETY: as above.
-        unsafe { self.launch("score_combine", [pools, 1, 1], 512, &mut list) }
+        let logits = self.scratch(2, pools * sizes.queries * sizes.line * size_of::<f32>())?;
+        let Sizes { queries, line: blocks, .. } = sizes;
+        let sizes = ScoreSizes { pools, kv_heads: shape.kv_heads, blocks, queries, control };
+        let summaries = args.summaries.at(0);
+        self.score_blocks(&module, &sizes, &LogitArgs { summaries, lifted, bias, reach: most, logits })?;
+        let resident = if args.resident_lse.is_some() { resident } else { 0 };
+        let scores = args.out.at(0);
+        self.combine(&module, &sizes, &CombineArgs { logits, resident, group: args.group, scores })
     }
 }
 

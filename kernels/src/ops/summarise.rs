@@ -119,10 +119,7 @@ fn on_host<'a, B: Memory>(
         if bytes == 0 {
             return;
         }
-        let each = place(head, i).chunks_exact_mut(bytes / form.vectors);
-        for (vector, stored) in vectors.chunks_exact(form.dim).zip(each) {
-            storage::encode(form.storage, form.rounding, vector, stored);
-        }
+        storage::encode(form.storage, form.rounding, form.dim, vectors, place(head, i));
     });
 }
 

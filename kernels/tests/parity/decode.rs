@@ -16,7 +16,7 @@ use oasis_core::storage::{Rounding, Storage};
 use std::sync::Arc;
 
 /// A block's mean key.
-struct Mean;
+pub(super) struct Mean;
 
 impl Summary for Mean {
     fn shape(&self, block: BlockShape) -> SummaryShape {
@@ -55,7 +55,7 @@ impl Evictor for LeastRecent {
 }
 
 /// The next two ids.
-struct Counting;
+pub(super) struct Counting;
 
 impl<B: Backend> Draft<B> for Counting {
     fn propose(&mut self, _: &mut B, _: &mut dyn Target<B>, view: &DraftView<'_>) -> Result<DraftTree> {
@@ -64,7 +64,7 @@ impl<B: Backend> Draft<B> for Counting {
     }
 }
 
-const VOCAB: usize = 300;
+pub(super) const VOCAB: usize = 300;
 
 fn linear<B: Backend>(b: &mut B, random: &mut Random, rows_out: usize, cols_in: usize) -> Linear<B> {
     let scale = 1.0 / (cols_in as f32).sqrt();
@@ -73,7 +73,7 @@ fn linear<B: Backend>(b: &mut B, random: &mut Random, rows_out: usize, cols_in: 
     Linear { weight: b.upload(&values).unwrap(), bias: None, rows_out, cols_in }
 }
 
-fn model<B: Backend>(b: &mut B) -> Model<B> {
+pub(super) fn model<B: Backend>(b: &mut B) -> Model<B> {
     let mut random = Random::new(61);
     let g = Geometry { layers: 2, hidden: 256, intermediate: 384, vocab: VOCAB, ..geometry(6, 2, 64) };
     let config = ModelConfig {
@@ -112,7 +112,7 @@ fn model<B: Backend>(b: &mut B) -> Model<B> {
     }
 }
 
-fn settings(mode: Mode, audit: bool) -> Settings {
+pub(super) fn settings(mode: Mode, audit: bool) -> Settings {
     Settings {
         mode,
         block_tokens: 16,

@@ -7,7 +7,7 @@
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::ids::Step;
-use oasis_core::policy::{Evictor, SlotMeta};
+use oasis_core::policy::{DeviceEviction, DeviceEvictor, Evictor, SlotMeta};
 use oasis_core::registry::{Entry, EvictorEntry, Params};
 
 /// The row.
@@ -35,5 +35,9 @@ impl Evictor for Lrs {
 
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         slot.last_selected as f32
+    }
+
+    fn device(&self) -> Option<DeviceEvictor> {
+        Some(DeviceEvictor { code: DeviceEviction::Keep("(float)m.last_selected"), seed: 0 })
     }
 }

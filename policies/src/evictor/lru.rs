@@ -8,7 +8,7 @@
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::ids::Step;
-use oasis_core::policy::{Evictor, SlotMeta};
+use oasis_core::policy::{DeviceEviction, DeviceEvictor, Evictor, SlotMeta};
 use oasis_core::registry::{Entry, EvictorEntry, Params};
 
 /// The row.
@@ -36,5 +36,9 @@ impl Evictor for Lru {
 
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         slot.last_attended as f32
+    }
+
+    fn device(&self) -> Option<DeviceEvictor> {
+        Some(DeviceEvictor { code: DeviceEviction::Keep("(float)m.last_attended"), seed: 0 })
     }
 }

@@ -6,7 +6,7 @@
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::ids::Step;
-use oasis_core::policy::{Evictor, SlotMeta};
+use oasis_core::policy::{DeviceEviction, DeviceEvictor, Evictor, SlotMeta};
 use oasis_core::registry::{Entry, EvictorEntry, Params};
 
 /// The row.
@@ -46,5 +46,10 @@ impl Evictor for Random {
         let hash = mix(self.seed ^ mix(u64::from(now) << 32 | u64::from(slot.block)));
         // 24 bits are what an f32 holds exactly.
         (hash >> 40) as f32
+    }
+
+    fn device(&self) -> Option<DeviceEvictor> {
+        let keep = "(float)(mix(seed ^ mix((u64)now << 32 | m.block)) >> 40)";
+        Some(DeviceEvictor { code: DeviceEviction::Keep(keep), seed: self.seed })
     }
 }

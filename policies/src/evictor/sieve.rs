@@ -11,7 +11,7 @@
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::ids::Step;
-use oasis_core::policy::{Evictor, PoolEvent, PoolView, SlotMeta};
+use oasis_core::policy::{DeviceEviction, DeviceEvictor, Evictor, PoolEvent, PoolView, SlotMeta};
 use oasis_core::registry::{Entry, EvictorEntry, Params};
 
 /// The row.
@@ -90,6 +90,40 @@ impl Sieve {
     }
 }
 
+/// The same with arrival numbers: a block's word is twice its arrival, plus its bit; the hand rests before the first block
+/// that arrived at `state[1]` or later, or at the oldest if there is none when it stops.
+///
+/// Seen from the hand, blocks that may leave stand in the order of their arrivals, those behind it last. The first round
+/// takes the first `need` without a bit and clears the bits that it passes; if they are not enough, it passed all bits,
+/// and a second round takes the first of those that had one.
+const CODE: &str = r"
+__device__ u32 queue_admit(u32 number) { return number << 1; }
+
+__device__ u32 queue_touch(u32 own) { return own | 1; }
+
+__device__ void queue_evict(const Pool& p, const u32* slots, u32* leaves, u32 count, u32 need) {
+    u32 hand = p.state[1], unvisited = 0, below;
+    auto own = [&](u32 i) { return p.meta[slots[i]].own; };
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) unvisited += ~own(i) & 1;
+    unvisited = block_total(unvisited);
+    u32 once = min(need, unvisited), twice = need - once, last = 0, round = twice != 0;
+    auto of_round = [&](u32 i) { return (own(i) & 1) == round ? (own(i) >> 1) - hand : NONE; };
+    last = nth_smallest(of_round, count, twice ? twice : once, below);
+    u32 newest = last + hand, newer = 0;
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+        u32 word = own(i), visited = word & 1, from_hand = (word >> 1) - hand;
+        leaves[i] = visited == round ? from_hand <= last : round;
+        if (leaves[i] && word >> 1 > newest) newer--;
+        if (visited && (round || from_hand < last)) p.meta[slots[i]].own = word & ~1u;
+    }
+    for (u32 i = threadIdx.x; i < p.slots; i += blockDim.x) newer += p.meta[i].block != NONE && p.meta[i].own >> 1 > newest;
+    newer = block_total(newer);
+    // Behind the newest the hand goes back to the oldest now, not to whoever arrives next.
+    if (threadIdx.x == 0) p.state[1] = newer ? newest + 1 : 0;
+}
+";
+
 impl Evictor for Sieve {
     fn name(&self) -> &'static str {
         "sieve"
@@ -116,5 +150,9 @@ impl Evictor for Sieve {
             PoolEvent::Touch { block, .. } => self.flags(block).visited = true,
             PoolEvent::Evict { block, .. } => self.remove(block),
         }
+    }
+
+    fn device(&self) -> Option<DeviceEvictor> {
+        Some(DeviceEvictor { code: DeviceEviction::Queue(CODE), seed: 0 })
     }
 }

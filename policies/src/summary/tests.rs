@@ -48,10 +48,7 @@ fn score(summary: &dyn Summary, keys: &[f32], query: &[f32], storage: Option<Sto
     let mut vectors = vec![0.0; shape.vectors * shape.dim];
     summary.encode(&fit, keys, &mut vectors);
     let mut stored = vec![0; shape.bytes()];
-    let bytes = shape.storage.vector_bytes(shape.dim, shape.rounding);
-    for (vector, out) in vectors.chunks_exact(shape.dim).zip(stored.chunks_exact_mut(bytes)) {
-        encode(shape.storage, shape.rounding, vector, out);
-    }
+    encode(shape.storage, shape.rounding, shape.dim, &vectors, &mut stored);
     let mut lifted = vec![0.0; shape.dim];
     let bias = summary.lift(&fit, query, &mut lifted);
     score_block(&shape, &stored, &lifted, bias)

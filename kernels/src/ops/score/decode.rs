@@ -64,22 +64,29 @@ impl Job for Tiles<'_, '_> {
     unsafe fn run<L: Lanes>(self) {
         let Self { of, blocks, values, scales, products, spare } = self;
         let form = of.form;
-        let vector_bytes = form.bytes() / form.vectors;
+        let (code_bytes, scale_bytes) =
+            (form.storage.code_bytes(form.dim), form.storage.scale_bytes(form.rounding));
         for (tile, stored) in of.stored.chunks(blocks * form.bytes()).enumerate() {
-            let count = stored.len() / vector_bytes;
+            let count = stored.len() / form.bytes() * form.vectors;
+            // Codes and scales of every vector.
+            let parts = stored.chunks_exact(form.bytes()).flat_map(|block| {
+                let (codes, scales) = block.split_at(form.vectors * code_bytes);
+                (0..form.vectors)
+                    .map(move |v| (&codes[v * code_bytes..][..code_bytes], &scales[v * scale_bytes..]))
+            });
             // SAFETY: the CPU has L's instructions; `values` and `products` hold a tile's vectors in whole lanes, and
             // `out` is as its description says.
             unsafe {
-                let vectors = stored.chunks_exact(vector_bytes).zip(values.chunks_exact_mut(of.width));
+                let vectors = parts.zip(values.chunks_exact_mut(of.width));
                 match form.storage {
                     Storage::Normal { bits } => {
                         let table = levels::<L>(bits);
-                        for ((bytes, to), scale) in vectors.zip(&mut *scales) {
-                            *scale = of.scales[usize::from(bytes[0])];
-                            codes_to_levels::<L>(bits, &bytes[1..], table, form.dim, to);
+                        for (((codes, byte), to), scale) in vectors.zip(&mut *scales) {
+                            *scale = of.scales[usize::from(byte[0])];
+                            codes_to_levels::<L>(bits, codes, table, form.dim, to);
                         }
                     }
-                    _ => vectors.for_each(|(bytes, to)| decode::<L>(form, bytes, to)),
+                    _ => vectors.for_each(|((bytes, scales), to)| decode::<L>(form, bytes, scales, to)),
                 }
                 for (i, &bias) in of.bias.iter().enumerate() {
                     let query = of.lifted.as_ptr().add(i * of.width);
@@ -155,7 +162,7 @@ unsafe fn log_sum_exp<L: Lanes>(x: &[f32]) -> f32 {
 /// # Safety
 /// The CPU has the instructions of `L`; `to` is dim rounded up to whole lanes, or longer.
 #[inline(always)]
-unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], to: &mut [f32]) {
+unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], scales: &[u8], to: &mut [f32]) {
     let dim = form.dim;
     // SAFETY: below.
     unsafe {
@@ -174,12 +181,12 @@ unsafe fn decode<L: Lanes>(form: &SummaryShape, bytes: &[u8], to: &mut [f32]) {
                 }
             }
             Storage::Affine { bits } => {
-                let (upper, scales) = match form.rounding {
-                    Rounding::Nearest => (dim, 4),
-                    Rounding::Outward { upper } => (upper.min(dim), 8),
+                let (upper, second) = match form.rounding {
+                    Rounding::Nearest => (dim, 0),
+                    Rounding::Outward { upper } => (upper.min(dim), 4),
                 };
-                let lines = [line(bytes), line(&bytes[scales - 4..])];
-                codes::<L>(bits, &bytes[scales..], dim, upper, lines, to);
+                let lines = [line(scales), line(&scales[second..])];
+                codes::<L>(bits, bytes, dim, upper, lines, to);
             }
             Storage::Normal { .. } => unreachable!("normal codes have a path of their own"),
         }

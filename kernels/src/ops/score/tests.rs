@@ -71,8 +71,8 @@ impl Case {
     fn new(form: SummaryShape, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut stored = vec![0; SHAPE.pools() * SHAPE.blocks * form.bytes()];
-        for bytes in stored.chunks_exact_mut(form.bytes() / form.vectors) {
-            encode(form.storage, form.rounding, &random.f32(form.dim), bytes);
+        for bytes in stored.chunks_exact_mut(form.bytes()) {
+            encode(form.storage, form.rounding, form.dim, &random.f32(form.vectors * form.dim), bytes);
         }
         Self { form, stored, q: random.bf16(5 * 6 * 32), resident: random.f32(5 * 6) }
     }
@@ -116,9 +116,9 @@ impl Case {
     fn naive_block(&self, pool: usize, block: usize, q: &[f64]) -> f64 {
         let form = self.form;
         let stored = &self.stored[(pool * SHAPE.blocks + block) * form.bytes()..][..form.bytes()];
-        let products = stored.chunks_exact(form.bytes() / form.vectors).map(|bytes| {
-            let mut values = vec![f32::NAN; form.dim];
-            decode(form.storage, form.rounding, form.dim, bytes, &mut values);
+        let mut vectors = vec![f32::NAN; form.vectors * form.dim];
+        decode(form.storage, form.rounding, form.dim, stored, &mut vectors);
+        let products = vectors.chunks_exact(form.dim).map(|values| {
             let dot: f64 = values.iter().enumerate().map(|(i, &v)| f64::from(v) * q[i % 32]).sum();
             dot + pool as f64
         });
@@ -202,10 +202,15 @@ fn a_block_of_nan_is_nan_and_alone() {
                 let mut case = Case::new(form, 60);
                 // Against positive queries, so that an infinity keeps its sign.
                 case.q.iter_mut().for_each(|q| *q = bf16::from_f32(q.to_f32().abs() + 0.1));
-                let vector = form.bytes() / form.vectors;
-                let mut values = vec![0.5; form.dim];
+                let mut values = vec![0.5; form.vectors * form.dim];
                 values[3] = bad;
-                encode(form.storage, near, &values, &mut case.stored[at * form.bytes()..][..vector]);
+                encode(
+                    form.storage,
+                    near,
+                    form.dim,
+                    &values,
+                    &mut case.stored[at * form.bytes()..][..form.bytes()],
+                );
                 let out = case.score(&mut Cpu::new(1), group, false);
                 let got = candidates_of(&out, 0);
                 for (i, x) in got.iter().enumerate() {
