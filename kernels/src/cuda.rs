@@ -13,6 +13,7 @@ mod library;
 mod lt;
 mod memory;
 mod probe;
+mod tensor_map;
 
 use crate::Cpu;
 use oasis_core::Result;
@@ -23,11 +24,16 @@ pub(crate) use compile::Source;
 pub(crate) use gpu::{Gpu, Module};
 pub use graph::Recording;
 pub(crate) use lanes::{Lane, Lanes};
+<<<<<<< HEAD
 pub(crate) use launch::{Arg, Shape, arg};
+=======
+pub(crate) use launch::{Shape, arg};
+>>>>>>> gemm
 pub(crate) use lt::Lt;
 pub use memory::{CudaBuf, CudaHostBuf};
 pub(crate) use memory::{Staging, address};
 use probe::Probe;
+pub(crate) use tensor_map::TensorMap;
 
 /// An NVIDIA GPU. A clone is the same device: it shares kernels and meter, and has streams and scratch of its own.
 pub struct Cuda {

@@ -12,7 +12,11 @@ pub(crate) type Source = (&'static str, &'static str);
 const PRELUDE: Source = ("prelude.cuh", include_str!("prelude.cuh"));
 
 /// Kernels that hang on no policy.
+<<<<<<< HEAD
 pub(super) const MAIN: [Source; 12] = [
+=======
+pub(super) const MAIN: [Source; 14] = [
+>>>>>>> gemm
     ("embed.cu", include_str!("../ops/embed.cu")),
     ("rms_norm.cu", include_str!("../ops/rms_norm.cu")),
     ("swiglu.cu", include_str!("../ops/swiglu.cu")),
@@ -22,6 +26,7 @@ pub(super) const MAIN: [Source; 12] = [
     ("fetch.cu", include_str!("../ops/fetch.cu")),
     ("sample.cu", include_str!("../ops/sample.cu")),
     ("gemm.cu", include_str!("../ops/gemm.cu")),
+    ("gemm_stream.cu", include_str!("../ops/gemm_stream.cu")),
     ("attend.cu", include_str!("../ops/attend.cu")),
     ("attend_mma.cu", include_str!("../ops/attend_mma.cu")),
     ("prefill_attend.cu", include_str!("../ops/prefill_attend.cu")),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 33] = [
+const KERNELS: [&str; 45] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -27,6 +27,18 @@ const KERNELS: [&str; 33] = [
     "gemm_rows_1",
     "gemm_rows_2",
     "gemm_rows_4",
+    "gemm_stream_1_1",
+    "gemm_stream_2_1",
+    "gemm_stream_4_1",
+    "gemm_stream_8_1",
+    "gemm_stream_1_2",
+    "gemm_stream_2_2",
+    "gemm_stream_4_2",
+    "gemm_stream_8_2",
+    "gemm_stream_1_4",
+    "gemm_stream_2_4",
+    "gemm_stream_4_4",
+    "gemm_stream_8_4",
     "gemm_plain",
     "add_bias",
     "attend_part_1",

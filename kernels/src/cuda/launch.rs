@@ -51,6 +51,22 @@ impl Cuda {
         unsafe { self.launch_as(function, kernel, Shape { grid, threads, shared: 0, early: false }, args) }
     }
 
+    /// As [`Cuda::launch`], and the kernel may start before its predecessor has ended.
+    ///
+    /// # Safety
+    /// As [`Cuda::launch`]; the kernel waits for its predecessor as [`Shape`] says.
+    pub(crate) unsafe fn launch_early(
+        &self,
+        kernel: &'static str,
+        grid: [usize; 3],
+        threads: u32,
+        args: &mut [Arg<'_>],
+    ) -> Result<()> {
+        let function = self.gpu.kernel(kernel)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_as(function, kernel, Shape { grid, threads, shared: 0, early: true }, args) }
+    }
+
     /// Puts any kernel on the current lane; `name` is for messages.
     ///
     /// # Safety

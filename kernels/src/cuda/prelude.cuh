@@ -25,6 +25,21 @@ __device__ __forceinline__ half_t to_half(float x) {
     return bits;
 }
 
+// Programmatic dependent launch, sm_90 and later. The kernels of a stream may be launched early: then such a kernel waits for
+// the one before it, which is complete and visible from then on, before it touches anything that it wrote or may read.
+__device__ __forceinline__ void wait_for_last() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel of the stream start, as far as there is room, once all thread blocks have said this.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int at = 16; at; at >>= 1) x += __shfl_xor_sync(FULL, x, at);

@@ -4,7 +4,10 @@
 //! bandwidth is the bound. From there on arithmetic is: AMX tiles where the CPU has them, otherwise both sides are
 //! widened to f32 and multiplied by the `gemm` crate.
 //!
-//! On CUDA the same holds below [`BATCH`] rows, with tensor cores (gemm.cu); from there on cuBLASLt multiplies.
+//! On CUDA the same holds below [`BATCH`] rows, with tensor cores: gemm_stream.cu where the device has a copy engine for
+//! tiles, else gemm.cu. From there on cuBLASLt multiplies.
+
+mod stream;
 
 use super::need;
 use crate::cuda::{CudaBuf, arg};
@@ -281,6 +284,10 @@ impl Gemm for Cuda {
             let mut args = [arg(&bias), arg(&n_arg), arg(&out)];
             // SAFETY: gemm.cu's arguments, of the lengths checked above.
             return unsafe { self.launch("add_bias", [n.div_ceil(256), rows, 1], 256, &mut args) };
+        }
+        if rows < BATCH && k % stream::CHUNK == 0 && self.streams() {
+            // SAFETY: the lengths are checked above.
+            return unsafe { self.stream_product([x, weight, bias, out], [rows, n, k], accumulate) };
         }
         let (kernel, grid) = match (k % 8, rows) {
             (0, ..=8) => ("gemm_rows_1", [n.div_ceil(STRIPE), 1, 1]),

@@ -61,8 +61,10 @@ impl RmsNorm for Cuda {
         need("rms_norm", "out", out.len(), rows * dim)?;
         let (from, weight, to, width) = (x.at(0), weight.at(0), out.at(0), dim as u32);
         let mut args = [arg(&from), arg(&weight), arg(&eps), arg(&width), arg(&to)];
-        // SAFETY: rms_norm.cu's arguments, of the lengths checked above.
-        unsafe { self.launch("rms_norm", [rows, 1, 1], 256, &mut args) }
+        // Four columns a thread, where there are threads enough.
+        let threads = (dim.div_ceil(4).next_multiple_of(32)).min(1024) as u32;
+        // SAFETY: rms_norm.cu's arguments, of the lengths checked above; it waits for its predecessor.
+        unsafe { self.launch_early("rms_norm", [rows, 1, 1], threads, &mut args) }
     }
 }
 

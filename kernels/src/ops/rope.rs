@@ -152,8 +152,11 @@ impl Rope for Cuda {
             arg(&k),
             arg(&v),
         ];
-        // SAFETY: rope.cu's arguments, of the lengths checked above.
-        unsafe { self.launch("rope", [args.rows, 1, 1], 256, &mut list) }
+        let warps = 8;
+        let grid = [args.rows, (g.heads + 2 * g.kv_heads).div_ceil(warps), 1];
+        // SAFETY: rope.cu's arguments, of the lengths checked above; it waits for its predecessor before it reads what
+        // kernels of a pass write (positions are written before the pass).
+        unsafe { self.launch_early("rope", grid, 32 * warps as u32, &mut list) }
     }
 }
 

@@ -48,7 +48,7 @@ extern "C" __global__ void argmax(const float* logits, u32 vocab, u32* out) {
 
 // Draws. Sums are in double precision, as the reference's, in another order.
 
-#define WARPS 16
+#define DRAW_WARPS 16
 
 struct Row {
     const float* logits;
@@ -81,11 +81,11 @@ __device__ __forceinline__ double warp_total(double x) {
 // keeps it below. Every round sums a part a warp, and goes into one of them.
 template <class Value, class Goal>
 __device__ u32 passes(Value value, u32 count, Goal goal_of) {
-    __shared__ double sums[WARPS];
+    __shared__ double sums[DRAW_WARPS];
     u32 from = 0, end = count, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     double before = 0.0, goal = 0.0;
     for (bool start = true; end - from > 1 || start; start = false) {
-        u32 part = (end - from + WARPS - 1) / WARPS, at = from + warp * part;
+        u32 part = (end - from + DRAW_WARPS - 1) / DRAW_WARPS, at = from + warp * part;
         double sum = 0.0;
         for (u32 i = at + lane; i < min(at + part, end); i += 32) sum += value(i);
         sum = warp_total(sum);
@@ -94,12 +94,12 @@ __device__ u32 passes(Value value, u32 count, Goal goal_of) {
         __syncthreads();
         if (start) {
             double total = 0.0;
-            for (u32 w = 0; w < WARPS; w++) total += sums[w];
+            for (u32 w = 0; w < DRAW_WARPS; w++) total += sums[w];
             goal = goal_of(total);
         }
         u32 chosen = 0;
         double reached = before, ahead = before;
-        for (u32 w = 0; w < WARPS; w++) {
+        for (u32 w = 0; w < DRAW_WARPS; w++) {
             if (sums[w] > 0.0) {
                 chosen = w;
                 ahead = reached;
@@ -117,7 +117,7 @@ __device__ u32 passes(Value value, u32 count, Goal goal_of) {
 // The distance at which the weights of the likeliest tokens together reach `goal` (pass it, if `strict`), and the weight
 // of all that are likelier. Every round splits the distances that are left into 8 parts.
 __device__ u32 reaches(const Row& r, double goal, bool strict, double& likelier) {
-    __shared__ double sums[WARPS][8];
+    __shared__ double sums[DRAW_WARPS][8];
     u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, from = 0;
     likelier = 0.0;
     for (int shift = 30; shift >= 0; shift -= 3) {
@@ -141,7 +141,7 @@ __device__ u32 reaches(const Row& r, double goal, bool strict, double& likelier)
         double reached = likelier, ahead = likelier;
         for (u32 j = 0; j < 8; j++) {
             double sum = 0.0;
-            for (u32 w = 0; w < WARPS; w++) sum += sums[w][j];
+            for (u32 w = 0; w < DRAW_WARPS; w++) sum += sums[w][j];
             if (sum > 0.0) {
                 chosen = j;
                 ahead = reached;
@@ -164,7 +164,7 @@ __device__ __forceinline__ double weight_at(const Row& r, u32 far) {
 
 // The softmax of a row over temperature, cut to its nucleus: one token a row. Likelier tokens come first in the nucleus,
 // ties by id; without a nucleus tokens come in the order of their ids. One thread block of 16 warps a row.
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+extern "C" __global__ void __launch_bounds__(32 * DRAW_WARPS, 1)
     draw(const float* logits, u32 vocab, float temperature, float top_p, const float* draws, u32* out) {
     Row r = {logits + (u64)blockIdx.x * vocab, vocab, 0.0f, temperature};
     u32 token = best_of(r.logits, vocab, r.largest);
@@ -174,14 +174,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         if (top_p >= 1.0f) {
             token = passes(weight_of, vocab, [&](double total) { return uniform * total; });
         } else {
-            __shared__ double sums[WARPS];
+            __shared__ double sums[DRAW_WARPS];
             double total = 0.0, likelier;
             for (u32 i = threadIdx.x; i < vocab; i += blockDim.x) total += weight_of(i);
             total = warp_total(total);
             if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = total;
             __syncthreads();
             total = 0.0;
-            for (u32 w = 0; w < WARPS; w++) total += sums[w];
+            for (u32 w = 0; w < DRAW_WARPS; w++) total += sums[w];
             double goal = top_p * total;
             u32 last = reaches(r, goal, false, likelier);
             // Of the tokens at the nucleus's end as many as it takes.
@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = ties;
             __syncthreads();
             ties = 0.0;
-            for (u32 w = 0; w < WARPS; w++) ties += sums[w];
+            for (u32 w = 0; w < DRAW_WARPS; w++) ties += sums[w];
             ties = fmin(ties, fmax(1.0, ceil((goal - likelier) / each)));
             double chosen = uniform * (likelier + ties * each), ahead;
             u32 far = reaches(r, chosen, true, ahead);

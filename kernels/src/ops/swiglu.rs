@@ -45,8 +45,10 @@ impl Swiglu for Cuda {
         need("swiglu", "out", out.len(), rows * inner)?;
         let (from, to, width) = (gate_up.at(0), out.at(0), inner as u32);
         let mut args = [arg(&from), arg(&width), arg(&to)];
-        // SAFETY: swiglu.cu's arguments, of the lengths checked above.
-        unsafe { self.launch("swiglu", [inner.div_ceil(256), rows, 1], 256, &mut args) }
+        let columns = if inner.is_multiple_of(4) { 4 } else { 1 };
+        let grid = [inner.div_ceil(256 * columns), rows, 1];
+        // SAFETY: swiglu.cu's arguments, of the lengths checked above; it waits for its predecessor.
+        unsafe { self.launch_early("swiglu", grid, 256, &mut args) }
     }
 }
 

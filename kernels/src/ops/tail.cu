@@ -1,8 +1,10 @@
 // One thread block a (row, KV head). tail [seqs][kv_heads][K: tail_tokens x d | V: the same].
 extern "C" __global__ void tail_append(const half_t* k, const half_t* v, const u32* seq, const u32* first,
                                        const u32* committed, u32 kv_heads, u32 tail_tokens, u32 d, half_t* tail) {
+    let_next_start();
     u32 r = blockIdx.x, head = blockIdx.y, s = seq[r];
     u32 at = committed[s] + r - first[s];
+    wait_for_last();
     if (at >= tail_tokens) return;
     u64 from = ((u64)r * kv_heads + head) * d;
     u64 half = (u64)tail_tokens * d;

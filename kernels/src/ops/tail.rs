@@ -96,8 +96,9 @@ impl Tail for Cuda {
             arg(&d),
             arg(&to),
         ];
-        // SAFETY: tail.cu's arguments, of the lengths checked above; the table's device copies equal its host copies.
-        unsafe { self.launch("tail_append", [rows.rows(), shape.kv_heads, 1], 128, &mut args) }
+        // SAFETY: tail.cu's arguments, of the lengths checked above; the table's device copies equal its host copies. It waits
+        // for its predecessor before it reads more than the table, which is written before the pass.
+        unsafe { self.launch_early("tail_append", [rows.rows(), shape.kv_heads, 1], 128, &mut args) }
     }
 
     fn compact(&mut self, shape: &CacheShape, moves: &[TailMove], tail: &mut CudaBuf<bf16>) -> Result<()> {

@@ -61,7 +61,7 @@ fn rms_norm() {
         wide(&all(b, &out))
     }
     let mut random = Random::new(3);
-    for (rows, dim) in [(1, 1), (3, 100), (70, 576), (2, 4096)] {
+    for (rows, dim) in [(1, 1), (3, 100), (2, 101), (70, 576), (2, 4096), (3, 8192), (2, 8196)] {
         let (x, w) = (random.f32(rows * dim), random.f32(dim));
         close("rms_norm", &run(&mut cuda, &x, &w, rows), &run(&mut cpu, &x, &w, rows), rms_norm::TOLERANCE);
     }
@@ -96,7 +96,11 @@ fn gemm_of_all_sizes() {
     let Some((mut cpu, mut cuda)) = devices("gemm") else { return };
     let mut random = Random::new(4);
     for (i, rows) in [1, 2, 3, 7, 8, 9, 16, 17, 33, 63, 64, 100, 257].into_iter().enumerate() {
-        for (n, k) in [(16, 32), (1, 8), (100, 576), (576, 1536), (130, 100), (33, 37), (4096, 256)] {
+        // The last ones are divided among four, two and one thread blocks.
+        for (n, k) in [(16, 32), (1, 8), (1, 64), (100, 576), (576, 1536), (130, 100), (33, 37), (4096, 256)]
+            .into_iter()
+            .chain([(5000, 640), (10_016, 192)])
+        {
             let p = Product {
                 x: random.bf16(rows * k),
                 w: random.bf16(n * k),
@@ -116,7 +120,7 @@ fn gemm_of_all_sizes() {
 fn gemm_rows_do_not_depend_on_each_other() {
     let Some((_, mut cuda)) = devices("gemm's rows") else { return };
     let mut random = Random::new(5);
-    for (n, k) in [(576, 1536), (100, 37)] {
+    for (n, k) in [(576, 1536), (100, 37), (100, 72), (6144, 1024), (10_016, 512)] {
         let rows = gemm::BATCH - 1;
         let (x, w) = (random.bf16(rows * k), random.bf16(n * k));
         let of = |x: &[bf16]| Product {
@@ -129,7 +133,7 @@ fn gemm_rows_do_not_depend_on_each_other() {
             k,
         };
         let together = product(&mut cuda, &of(&x));
-        for (from, until) in [(0, 1), (5, 13), (20, 36), (40, 63)] {
+        for (from, until) in [(0, 1), (5, 13), (20, 36), (7, 39), (40, 63)] {
             let part = product(&mut cuda, &of(&x[from * k..until * k]));
             let want = &together[from * n..until * n];
             assert!(part.iter().zip(want).all(|(a, b)| a.to_bits() == b.to_bits()), "rows {from} .. {until}");
