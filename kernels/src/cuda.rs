@@ -24,11 +24,7 @@ pub(crate) use compile::Source;
 pub(crate) use gpu::{Gpu, Module};
 pub use graph::Recording;
 pub(crate) use lanes::{Lane, Lanes};
-<<<<<<< HEAD
 pub(crate) use launch::{Arg, Shape, arg};
-=======
-pub(crate) use launch::{Shape, arg};
->>>>>>> gemm
 pub(crate) use lt::Lt;
 pub use memory::{CudaBuf, CudaHostBuf};
 pub(crate) use memory::{Staging, address};

@@ -12,11 +12,7 @@ pub(crate) type Source = (&'static str, &'static str);
 const PRELUDE: Source = ("prelude.cuh", include_str!("prelude.cuh"));
 
 /// Kernels that hang on no policy.
-<<<<<<< HEAD
-pub(super) const MAIN: [Source; 12] = [
-=======
-pub(super) const MAIN: [Source; 14] = [
->>>>>>> gemm
+pub(super) const MAIN: &[Source] = &[
     ("embed.cu", include_str!("../ops/embed.cu")),
     ("rms_norm.cu", include_str!("../ops/rms_norm.cu")),
     ("swiglu.cu", include_str!("../ops/swiglu.cu")),

@@ -124,7 +124,7 @@ impl Gpu {
         let multiprocessor_count = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors =
             context.attribute(multiprocessor_count).map_err(failed("multiprocessors"))? as usize;
-        let code = compile::machine_code(capability, &compile::MAIN, "", &[])?;
+        let code = compile::machine_code(capability, compile::MAIN, "", &[])?;
         let module = context.load_module(Ptx::from_binary(code)).map_err(failed("loading the kernels"))?;
         let mut kernels = HashMap::new();
         for name in KERNELS {
