@@ -38,6 +38,15 @@ __device__ __forceinline__ Mass mass_of_warp(Mass m) {
     return {top, warp_sum(sum), warp_sum(m.infinite)};
 }
 
+// `out` with one more query's logit.
+__device__ __forceinline__ float combined(float out, float s, u32 group, float each, float top, float factor) {
+    if (group == GROUP_MAX) return out >= s || isnan(out) ? out : s;
+    if (group == GROUP_MEAN) return out + s * each;
+    // Against a top of +∞ all mass is that of +∞.
+    float e = top == INF ? (isnan(s) ? s : s == INF ? 1.0f : 0.0f) : expf(s - top);
+    return out + e * factor;
+}
+
 // The logits of a pool's queries to one score a block; resident [pools][queries], ln of the mass beside the candidates, or
 // null. One thread block of 16 warps a pool.
 extern "C" __global__ void __launch_bounds__(512)
@@ -52,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(512)
     const float* rows = logits + (u64)pool * queries * blocks;
     if (group == GROUP_SOFTMAX) {
         // As many warps a query as divide 16, so that all are busy.
-        u32 share = count >= 16 ? 1 : count > 8 ? 1 : count > 4 ? 2 : count > 2 ? 4 : count > 1 ? 8 : 16;
+        u32 share = count > 8 ? 1 : count > 4 ? 2 : count > 2 ? 4 : count > 1 ? 8 : 16;
         u32 together = 16 / share;
         for (u32 start = 0; start < count; start += together) {
             u32 i = start + warp / share;
@@ -85,16 +94,14 @@ extern "C" __global__ void __launch_bounds__(512)
     float each = 1.0f / (float)count;
     for (u32 b = c.first + threadIdx.x; b < c.end; b += blockDim.x) {
         float out = group == GROUP_MAX ? -INF : 0.0f;
-        for (u32 i = 0; i < count; i++) {
-            float s = rows[(u64)i * blocks + b];
-            if (group == GROUP_MAX) {
-                out = out >= s || isnan(out) ? out : s;
-            } else if (group == GROUP_MEAN) {
-                out += s * each;
-            } else {
-                // Against a top of +∞ all mass is that of +∞.
-                float e = tops[i] == INF ? (isnan(s) ? s : s == INF ? 1.0f : 0.0f) : expf(s - tops[i]);
-                out += e * factors[i];
+        for (u32 from = 0; from < count; from += 8) {
+            // All loads before any use.
+            float part[8];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) part[i] = from + i < count ? rows[(u64)(from + i) * blocks + b] : 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                if (from + i < count) out = combined(out, part[i], group, each, tops[from + i], factors[from + i]);
             }
         }
         scores[(u64)pool * blocks + b] = out;

@@ -50,20 +50,13 @@ __device__ __forceinline__ void block_logits(const u8* block, const float* q, co
     }
 }
 
-// logits [pools][queries][blocks], candidates only; lifted [pools][queries][DIM], queries a multiple of 8. One warp a block
-// and 8 queries.
-extern "C" __global__ void __launch_bounds__(256)
-    score_blocks(const u8* summaries, const float* lifted, const float* bias, const u32* control, u32 kv_heads,
-                 u32 blocks, u32 queries, float* logits) {
-    u32 pool = blockIdx.y, from = blockIdx.z * QUERIES, lane = threadIdx.x & 31;
-    SeqControl c = seq_control(control, pool / kv_heads);
-    u32 b = c.first + blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), count = query_count(c);
-    if (b >= c.end || from >= count) return;
-    u64 place = (u64)pool * queries + from;
+// A block's logits to their places, coordinate by coordinate.
+__device__ __noinline__ void plain_block(const u8* summaries, const float* lifted, const float* bias, float* logits,
+                                         u32 blocks, u32 count, u32 block) {
     float out[QUERIES];
-    block_logits(summaries + ((u64)pool * blocks + b) * SUMMARY_BYTES, lifted + place * DIM, bias + place, out);
+    block_logits(summaries + (u64)block * SUMMARY_BYTES, lifted, bias, out);
 #pragma unroll
-    for (int j = 0; j < QUERIES; j++) {
-        if (lane == j && from + j < count) logits[(place + j) * blocks + b] = out[j];
+    for (u32 j = 0; j < QUERIES; j++) {
+        if ((threadIdx.x & 31) == j && j < count) logits[(u64)j * blocks + block] = out[j];
     }
 }
