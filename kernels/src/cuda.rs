@@ -3,6 +3,7 @@
 //! A handle has three streams (`lanes`); what a pass puts on them can be recorded and replayed (`graph`). The kernels'
 //! sources lie beside their ops.
 
+mod bandwidth;
 mod chain;
 mod compile;
 mod gpu;

@@ -20,6 +20,7 @@ pub(super) const MAIN: &[Source] = &[
     ("tail.cu", include_str!("../ops/tail.cu")),
     ("seal.cu", include_str!("../ops/seal.cu")),
     ("fetch.cu", include_str!("../ops/fetch.cu")),
+    ("fill.cu", include_str!("../ops/fill.cu")),
     ("sample.cu", include_str!("../ops/sample.cu")),
     ("gemm.cu", include_str!("../ops/gemm.cu")),
     ("gemm_stream.cu", include_str!("../ops/gemm_stream.cu")),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 45] = [
+const KERNELS: [&str; 47] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -22,6 +22,8 @@ const KERNELS: [&str; 45] = [
     "pack",
     "copy_spans",
     "fetch_chunks",
+    "fill_f32",
+    "fill_bf16",
     "argmax",
     "draw",
     "gemm_rows_1",
