@@ -45,8 +45,7 @@ impl<B: Fill> Weights<'_, B> {
         if config.qkv_bias {
             qkv.bias = Some(self.vector(g.qkv_dim(), 0.0, 0.1)?);
         }
-        let head_norm =
-            |w: &mut Self| config.qk_norm.then(|| w.vector(g.head_dim, 1.0, 0.0)).transpose();
+        let head_norm = |w: &mut Self| config.qk_norm.then(|| w.vector(g.head_dim, 1.0, 0.0)).transpose();
         let (q_norm, k_norm) = (head_norm(self)?, head_norm(self)?);
         Ok(LayerWeights {
             attn_norm: self.vector(g.hidden, 1.0, 0.0)?,

@@ -3,9 +3,9 @@
 use super::model::Opened;
 use super::samples::Samples;
 use crate::app::App;
+pub(crate) use crate::bench::weights_bytes;
 use crate::plan::Plan;
 use anyhow::Result;
-use oasis_core::model::ModelConfig;
 use oasis_core::plan::{MemoryPlan, PlanExtra, SeqLength};
 use oasis_core::registry::{Params, find};
 use oasis_core::text::Tokenizer;
@@ -58,14 +58,6 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         );
     }
     Ok(())
-}
-
-/// Bytes of the matrices in bf16; norms and biases add less than a thousandth.
-pub fn weights_bytes(config: &ModelConfig) -> usize {
-    let g = &config.geometry;
-    let layer = g.hidden * (g.qkv_dim() + g.q_dim() + 3 * g.intermediate);
-    let tables = if config.tied_embeddings { 1 } else { 2 };
-    2 * (tables * g.vocab * g.hidden + g.layers * layer)
 }
 
 /// Prints the first prompt of every task, as text with its token count and hash.

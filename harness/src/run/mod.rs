@@ -2,10 +2,10 @@
 
 mod decode;
 mod dry;
-mod identity;
+pub(crate) mod identity;
 mod invariants;
 mod metrics;
-mod model;
+pub(crate) mod model;
 mod output;
 mod policies;
 mod progress;
@@ -31,6 +31,7 @@ use output::{Existing, RunDir, UnitKey};
 use progress::Progress;
 use results::Frame;
 use samples::Samples;
+pub(crate) use stats::percentile;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +45,8 @@ const SMALL_MODEL: usize = 64 << 20;
 const INTERRUPTED: u8 = 130;
 
 /// Where a run computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
     /// The best there is
     Auto,
@@ -153,7 +155,7 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
 }
 
 /// The GPU, if it is wanted and there. `auto` without one falls back to the processor and says why.
-fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
+pub(crate) fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
     match choice {
         BackendChoice::Cpu => Ok(None),
         BackendChoice::Cuda => Cuda::new(0).map(Some).context("--backend cuda; use --backend cpu"),

@@ -95,7 +95,10 @@ mod tests {
         cpu.fill(Noise { seed: 7, mean: 2.0, deviation: 3.0 }, &mut out).unwrap();
         let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
         let variance = out.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n as f64;
-        assert!((mean - 2.0).abs() < 0.02 && (variance - 9.0).abs() < 0.1, "mean {mean}, variance {variance}");
+        assert!(
+            (mean - 2.0).abs() < 0.02 && (variance - 9.0).abs() < 0.1,
+            "mean {mean}, variance {variance}"
+        );
         // Neighbours, and two arrays, have nothing to do with each other.
         let along = out.windows(2).map(|w| f64::from(w[0] - 2.0) * f64::from(w[1] - 2.0)).sum::<f64>();
         let mut other = cpu.upload(&vec![f32::NAN; n]).unwrap();
