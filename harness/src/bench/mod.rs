@@ -18,6 +18,7 @@ mod shape;
 mod steps;
 
 pub use limits::GibLimits;
+pub(crate) use limits::{Limits, Need, Size, check as check_memory};
 pub(crate) use shape::weights_bytes;
 
 use anyhow::Result;

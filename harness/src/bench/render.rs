@@ -1,6 +1,7 @@
 //! A benchmark for people: terminal, Markdown, SVG. Pure functions of records.
 
 use super::case::Case;
+use super::fit::Fit;
 use super::limits::Limits;
 use super::record::{BandwidthRecord, DecodeRecord, ModelRecord, OpRow, OpsRecord, Outcome, Row, Timing};
 use crate::report::WIDTH;
@@ -10,8 +11,9 @@ use crate::report::plot::draw::{self, Panel, Point, Series};
 use crate::report::units::{self, significant};
 use anyhow::Result;
 use oasis_core::ops::Backend;
+use std::collections::BTreeMap;
 
-/// A way of decoding, without batch and context.
+/// A way of decoding, without batch and context: mode, budget in tokens, C in blocks.
 pub fn name(row: &Row) -> String {
     let mut name = row.mode.clone();
     if row.auto.is_some() {
@@ -21,7 +23,7 @@ pub fn name(row: &Row) -> String {
         name += &format!(" {budget}");
     }
     if let Some(cap) = row.cap_blocks {
-        name += &format!(" C {cap}");
+        name += &format!("/{cap}");
     }
     name
 }
@@ -98,7 +100,7 @@ fn table(rows: &[Row]) -> Grid {
         measured.iter().map(|r| timing(r).and_then(f)).collect::<Vec<_>>()
     };
     let number = |f: fn(&Timing) -> f64| of(&move |t| Some(significant(f(t))));
-    grid.words("decoding", words(&|r| Some(name(r))));
+    grid.words("mode budget/C", words(&|r| Some(name(r))));
     grid.numbers("batch", words(&|r| Some(r.batch.to_string())));
     grid.numbers("context", words(&|r| Some(r.context.to_string())));
     grid.numbers("rows", words(&|r| (r.rows > 1).then(|| r.rows.to_string())));
@@ -124,6 +126,7 @@ fn table(rows: &[Row]) -> Grid {
 /// What the table has no column for.
 fn remarks(record: &DecodeRecord) -> Vec<String> {
     let mut out = Vec::new();
+    let mut on_host: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for row in &record.rows {
         let at = format!("{}, batch {} × {}", name(row), row.batch, row.context);
         match &row.outcome {
@@ -131,7 +134,10 @@ fn remarks(record: &DecodeRecord) -> Vec<String> {
             Outcome::Failed(why) => out.push(format!("failed: {at}: {why}")),
             Outcome::Done(t) => {
                 if let Err(why) = &t.on_device {
-                    out.push(format!("{at}: pools on the host ({why})"));
+                    let names = on_host.entry(why).or_default();
+                    if !names.contains(&name(row)) {
+                        names.push(name(row));
+                    }
                 }
                 if !t.as_planned {
                     let (device, host) = t.allocated;
@@ -159,17 +165,22 @@ fn remarks(record: &DecodeRecord) -> Vec<String> {
             ));
         }
     }
-    for f in &record.fits {
-        let r2 = f.r2.map(|r| format!(", R² {r:.3}")).unwrap_or_default();
-        out.push(format!(
-            "{}: {} ms + {} ms for each 1,024 tokens of context ({} contexts{r2})",
-            f.name,
-            significant(f.constant_ms),
-            significant(f.ms_per_1024),
-            f.n
-        ));
-    }
+    let hosts = on_host.iter().map(|(why, names)| format!("pools on the host ({why}): {}", names.join("; ")));
+    out.extend(hosts);
+    out.extend(record.fits.iter().map(fitted));
     out
+}
+
+fn fitted(f: &Fit) -> String {
+    let r2 = f.r2.map(|r| format!(", R² {r:.3}")).unwrap_or_default();
+    let sign = if f.ms_per_1024 < 0.0 { '−' } else { '+' };
+    format!(
+        "{}: {} ms {sign} {} ms for each 1,024 tokens of context ({} contexts{r2})",
+        f.name,
+        significant(f.constant_ms),
+        significant(f.ms_per_1024.abs()),
+        f.n
+    )
 }
 
 /// For the terminal.

@@ -17,6 +17,7 @@ mod timing;
 mod worker;
 
 use crate::app::App;
+use crate::bench::Limits;
 use crate::plan::Plan;
 use crate::record::{Machine, Results, Status};
 use crate::report;
@@ -26,7 +27,7 @@ use model::Opened;
 use oasis_core::engine::Engine;
 use oasis_core::model::Model;
 use oasis_core::ops::Backend;
-use oasis_kernels::{Cpu, Cuda};
+use oasis_kernels::{Cpu, Cuda, Measure};
 use output::{Existing, RunDir, UnitKey};
 use progress::Progress;
 use results::Frame;
@@ -95,6 +96,8 @@ pub struct Args {
     /// Where to compute
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendChoice,
+    #[command(flatten)]
+    limits: crate::bench::GibLimits,
 }
 
 impl Args {
@@ -126,6 +129,7 @@ impl Args {
 
 /// Runs `oasis run`.
 pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
+    args.limits.check()?;
     let source = spec::load(&args.config, &args.sets()?)?;
     let plan = Plan::new(&source, app)?;
     if !args.dry_run {
@@ -174,13 +178,16 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Loads the model to `loader`, gives every worker a backend of its own, and decodes.
-    fn on<B: Backend>(
+    fn on<B: Measure>(
         &self,
         mut loader: B,
         jobs: usize,
         threads: usize,
         another: impl Fn(&B) -> oasis_core::Result<B> + Sync,
     ) -> Result<ExitCode> {
+        let limits = Limits::new(&self.args.limits, loader.room()?, loader.usage().device as u64);
+        let config = &self.opened.checkpoint.config;
+        dry::check(self.plan, self.app, self.samples, config, jobs, &limits)?;
         let model = Arc::new(self.opened.checkpoint.build(&mut loader)?);
         let weights_bytes = loader.usage().device as u64;
         let built = policies::build(self.app, &self.plan.cells, self.opened, &mut loader, &model)?;
