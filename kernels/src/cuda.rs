@@ -5,6 +5,7 @@
 
 mod bandwidth;
 mod chain;
+mod check;
 mod compile;
 mod gpu;
 mod graph;
@@ -17,6 +18,7 @@ mod probe;
 mod tensor_map;
 
 use crate::Cpu;
+pub use check::{KernelCheck, KernelReport};
 use oasis_core::Result;
 use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use std::sync::Arc;

@@ -19,7 +19,7 @@ mod team;
 mod testing;
 
 pub use cpu::Cpu;
-pub use cuda::{Cuda, CudaBuf, CudaHostBuf};
+pub use cuda::{Cuda, CudaBuf, CudaHostBuf, KernelCheck, KernelReport};
 pub use measure::{Bandwidths, Measure, Room};
 pub use memory::{CpuBuf, CpuHostBuf};
 pub use simd::Level;
