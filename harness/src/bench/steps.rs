@@ -48,8 +48,6 @@ pub struct Steps {
     pub start_s: f64,
     /// Whether the chain is the device's; else why not.
     pub on_device: std::result::Result<(), String>,
-    /// K and C.
-    pub k_and_cap: (usize, usize),
     /// Bytes planned and allocated on the device, then in the host store's growth.
     pub planned: (u64, u64),
     /// As `planned`.
@@ -182,7 +180,6 @@ pub fn run<B: Measure>(
         probed,
         start_s,
         on_device: run.decoder.on_device().map_err(str::to_owned),
-        k_and_cap: run.decoder.k_and_cap(),
         planned: (plan.device(), growth),
         allocated: (usage.device as u64, usage.host as u64),
         clocks: asked.and_then(clocks::Asked::answer),

@@ -1,7 +1,12 @@
 //! Compiling every kernel for an architecture without such a device: what a machine without a GPU can check of them.
 
+use super::chain::open;
 use super::compile::{self, Program, Source};
 use super::{bandwidth, library};
+use crate::ops::score::{NO_POLICY, SCORE_SOURCES, score_defines};
+use oasis_core::chain::ChainSpec;
+use oasis_core::geometry::BlockShape;
+use oasis_core::policy::Summary;
 use oasis_core::{Error, Result};
 
 /// A kernel as it was compiled.
@@ -22,7 +27,7 @@ pub struct KernelReport {
 }
 
 /// Modules that hang on no policy: one row each.
-const FIXED: &[(&str, &[Source])] = &[("main", &compile::MAIN), ("bandwidth", &bandwidth::SOURCES)];
+const FIXED: &[(&str, &[Source])] = &[("main", compile::MAIN), ("bandwidth", &bandwidth::SOURCES)];
 
 /// The compiler, opened without a driver.
 #[derive(Debug)]
@@ -48,6 +53,35 @@ impl KernelCheck {
             all.extend(self.module(name, arch, sources, "", &[])?);
         }
         Ok(all)
+    }
+
+    /// Compiles the score op for a summary's stored form; `group` query heads share a KV head.
+    ///
+    /// # Errors
+    /// As [`KernelCheck::fixed`].
+    pub fn score(
+        &self,
+        name: &str,
+        arch: (i32, i32),
+        summary: &dyn Summary,
+        block: BlockShape,
+        group: usize,
+    ) -> Result<Vec<KernelReport>> {
+        let defines = score_defines(summary, &summary.shape(block), block, group);
+        self.module(name, arch, &SCORE_SOURCES, NO_POLICY, &defines)
+    }
+
+    /// Compiles a device's chain with its policies' twins.
+    ///
+    /// # Errors
+    /// As [`KernelCheck::fixed`]; [`Error::Unsupported`] for a chain that the device would refuse.
+    pub fn chain(&self, name: &str, arch: (i32, i32), spec: &ChainSpec<'_>) -> Result<Vec<KernelReport>> {
+        if let Some(why) = open::refuse(spec) {
+            return Err(Error::Unsupported(why));
+        }
+        let (code, defines) = open::program(spec);
+        let sources: &[Source] = if spec.summary.is_some() { &open::RANKED } else { &open::UNRANKED };
+        self.module(name, arch, sources, &code, &defines)
     }
 
     /// Compiles one module, as [`super::Gpu::module`] would.
