@@ -96,9 +96,8 @@ fn what_does_not_fit_is_refused_with_a_way_out() {
         .and_then(|t| t.split(';').next()?.parse().ok())
         .expect("a batch");
     let run = |n: usize| {
-        let args = format!(
-            "decode --shape tiny.json --batch {n} --context 512 --hbm-gib 0.01 --modes dense --steps 2 -o out"
-        );
+        let args =
+            format!("decode --shape tiny.json --batch {n} --context 512 --hbm-gib 0.01 --modes dense -o out");
         bench(dir.path(), &args)
     };
     assert!(run(batch).status.success(), "batch {batch}");

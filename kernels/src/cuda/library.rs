@@ -55,11 +55,11 @@ pub(super) fn open_compiler() -> Result<(), String> {
 pub(super) fn found() -> Vec<(&'static str, Option<PathBuf>)> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let opened = |names: &[&str]| {
-        let files = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
+        let mut files = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
         let of =
             |file: &PathBuf| file.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
         // The file's own name has the full version behind that of the link.
-        files.filter(|f| names.iter().any(|n| of(f).starts_with(n))).next()
+        files.find(|f| names.iter().any(|n| of(f).starts_with(n)))
     };
     let folders = folders();
     let there = |names: &[&str]| {
