@@ -227,6 +227,11 @@ impl<'e, B: Backend> Decoder<'e, B> {
         Ok(&buf.asked_logits)
     }
 
+    /// The backend, for what is asked of it between steps (to take times within passes).
+    pub fn backend(&mut self) -> &mut B {
+        &mut self.engine.backend
+    }
+
     /// Whether ranking, selection and seals run on the device; if not, why.
     pub fn on_device(&self) -> std::result::Result<(), &str> {
         self.state.chain.as_ref().map_or(Err(self.state.why_host.as_str()), |_| Ok(()))

@@ -25,6 +25,7 @@ pub mod settings;
 pub mod stats;
 pub mod storage;
 pub mod store;
+pub mod synthetic;
 pub mod text;
 
 pub use error::{Error, Result};

@@ -60,6 +60,59 @@ pub trait Memory: Send + 'static {
     }
 }
 
+/// Seeded numbers that stand for real ones: element `i` is `mean + deviation · z(seed, i)`, and z, the sum of four uniform
+/// numbers, is roughly normal, of mean 0 and variance 1, and lies within ±3.5.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Noise {
+    /// Two seeds give two arrays with nothing in common.
+    pub seed: u64,
+    /// Mean.
+    pub mean: f32,
+    /// Standard deviation.
+    pub deviation: f32,
+}
+
+impl Noise {
+    /// Mean 0, variance 1.
+    pub fn normal(seed: u64) -> Self {
+        Self { seed, mean: 0.0, deviation: 1.0 }
+    }
+
+    /// `deviation` over the deviation of four 16-bit uniform numbers, √((2³² − 1)/3).
+    pub fn unit(&self) -> f32 {
+        (f64::from(self.deviation) / 37_837.227_422_7) as f32
+    }
+
+    /// The 64 random bits that element `i` is made of.
+    pub fn word(&self, i: u64) -> u64 {
+        mix(self.seed.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+
+    /// Element `i`. One multiplication and one addition, each rounded: the same bits on every device.
+    pub fn at(&self, i: u64) -> f32 {
+        let word = self.word(i);
+        let sum: u64 = (0..4).map(|k| word >> (16 * k) & 0xffff).sum();
+        self.mean + self.unit() * (sum as i32 - 131_070) as f32
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// Random content, made where it lies.
+pub trait Fill: Memory {
+    /// Fills all of `out`.
+    fn fill(&mut self, noise: Noise, out: &mut Self::Buf<f32>) -> Result<()>;
+    /// Fills all of `out`, rounded to bf16.
+    fn fill_half(&mut self, noise: Noise, out: &mut Self::Buf<bf16>) -> Result<()>;
+    /// Fills all of an array in host memory, rounded to bf16; on a GPU the device writes it.
+    fn fill_host(&mut self, noise: Noise, out: &mut Self::HostBuf<bf16>) -> Result<()>;
+}
+
 /// The query positions of one forward pass over a batch, as the loop lays them out.
 ///
 /// The rows of a sequence are neighbours; its row 0 is the newest accepted token, later ones are draft
@@ -546,6 +599,7 @@ pub trait Backend:
     + ExactAttend
     + Select
     + Sample
+    + Fill
     + Order
     + crate::chain::Chain
 {

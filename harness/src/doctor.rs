@@ -1,7 +1,8 @@
 //! `oasis doctor`: what this machine offers, and what stands in the way.
 
 use anyhow::Result;
-use oasis_core::ops::Backend;
+use oasis_core::ops::{Backend, Memory};
+use oasis_kernels::{Cuda, Measure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -50,8 +51,8 @@ pub fn run(_args: &Args, _app: &crate::App) -> Result<ExitCode> {
         disk(),
         cache(),
         python(),
-        cuda(),
     ];
+    let lines: Vec<Line> = lines.into_iter().chain(cuda()).collect();
     let mut out = String::new();
     for line in &lines {
         let mark = if line.level == Level::Warning { "!" } else { " " };
@@ -232,11 +233,58 @@ fn python() -> Line {
     }
 }
 
-/// The GPU backend as a run would open it, or what it lacks.
-fn cuda() -> Line {
-    match oasis_kernels::Cuda::new(0) {
-        Ok(device) => fact("CUDA backend", device.describe()),
-        Err(lacks) => fact("CUDA backend", format!("not usable, runs use the CPU: {lacks}")),
+/// The GPU backend as a run would open it, what it measures, or what it lacks.
+fn cuda() -> Vec<Line> {
+    let mut lines = Vec::new();
+    match Cuda::new(0) {
+        Ok(mut device) => {
+            lines.push(fact("CUDA backend", device.describe()));
+            lines.push(fact("GPU", device.details()));
+            lines.push(bandwidths(&mut device));
+            lines.push(pinning(&device));
+        }
+        Err(lacks) => lines.push(fact("CUDA backend", format!("not usable, runs use the CPU: {lacks}"))),
+    }
+    for (library, path) in Cuda::libraries() {
+        let path = path.map_or_else(|| "not found".to_owned(), |p| p.display().to_string());
+        lines.push(fact(library, path));
+    }
+    lines
+}
+
+/// Some tenths of a second.
+fn bandwidths(device: &mut Cuda) -> Line {
+    let gb = |x: f64| format!("{} GB/s", units::significant(x / 1e9));
+    match device.bandwidths() {
+        Ok(b) => fact(
+            "bandwidth",
+            format!(
+                "read {}, copy {}; host to device: gather of 8 KiB chunks {}, one copy {}; device to host {}",
+                gb(b.device_read),
+                gb(b.device_copy),
+                gb(b.gather),
+                gb(b.to_device),
+                gb(b.to_host)
+            ),
+        ),
+        Err(error) => warning("bandwidth", error.to_string()),
+    }
+}
+
+/// The host store is pinned memory: what limits it, and whether a piece of it can be had.
+fn pinning(device: &Cuda) -> Line {
+    const PROBE: usize = 256 << 20;
+    let free = device.room().map_or(0, |r| r.host);
+    match device.alloc_host::<u8>(PROBE) {
+        Ok(_) => fact(
+            "pinning",
+            format!(
+                "works ({} tried); at most the {} available",
+                units::bytes(PROBE as u64),
+                units::bytes(free)
+            ),
+        ),
+        Err(error) => warning("pinning", error.to_string()),
     }
 }
 

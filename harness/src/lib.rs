@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod app;
+pub mod bench;
 pub mod check;
 mod cli;
 pub mod doctor;

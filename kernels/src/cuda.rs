@@ -3,7 +3,9 @@
 //! A handle has three streams (`lanes`); what a pass puts on them can be recorded and replayed (`graph`). The kernels'
 //! sources lie beside their ops.
 
+mod bandwidth;
 mod chain;
+mod check;
 mod compile;
 mod gpu;
 mod graph;
@@ -16,6 +18,7 @@ mod probe;
 mod tensor_map;
 
 use crate::Cpu;
+pub use check::{KernelCheck, KernelReport};
 use oasis_core::Result;
 use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use std::sync::Arc;
@@ -62,6 +65,29 @@ impl Cuda {
     /// As [`Cuda::new`], with this many threads for work on the host.
     pub fn with_threads(device: usize, threads: usize) -> Result<Self> {
         Self::on(Arc::new(Gpu::open(device)?), Cpu::try_new(threads)?)
+    }
+
+    /// Name, compute capability, multiprocessors, memory, driver.
+    pub fn details(&self) -> String {
+        let (major, minor) = self.gpu.capability;
+        let driver = gpu::driver_version().unwrap_or_default();
+        let memory = self.gpu.bind().ok().and_then(|()| cudarc::driver::result::mem_get_info().ok());
+        let memory = memory.map_or(String::new(), |(free, all)| {
+            let gib = |n: usize| n as f64 / f64::from(1 << 30);
+            format!(", {:.1} GiB, {:.1} free", gib(all), gib(free))
+        });
+        format!(
+            "{}, compute capability {major}.{minor}, {} multiprocessors{memory}, driver for CUDA {}.{}",
+            self.gpu.name,
+            self.gpu.multiprocessors,
+            driver / 1000,
+            driver % 1000 / 10
+        )
+    }
+
+    /// Each library that is used, and the file that was found for it.
+    pub fn libraries() -> Vec<(&'static str, Option<std::path::PathBuf>)> {
+        library::found()
     }
 
     /// Another handle of this device.

@@ -10,6 +10,7 @@
 
 mod cpu;
 mod cuda;
+mod measure;
 mod memory;
 pub mod ops;
 mod simd;
@@ -18,6 +19,7 @@ mod team;
 mod testing;
 
 pub use cpu::Cpu;
-pub use cuda::{Cuda, CudaBuf, CudaHostBuf};
+pub use cuda::{Cuda, CudaBuf, CudaHostBuf, KernelCheck, KernelReport};
+pub use measure::{Bandwidths, Measure, Room};
 pub use memory::{CpuBuf, CpuHostBuf};
 pub use simd::Level;

@@ -12,6 +12,8 @@ mod chain;
 mod chain_decode;
 #[path = "parity/decode.rs"]
 mod decode;
+#[path = "parity/fill.rs"]
+mod fill;
 #[path = "parity/rows.rs"]
 mod rows;
 #[path = "parity/scores.rs"]

@@ -4,6 +4,7 @@ mod alloc;
 mod cli;
 mod conformance;
 mod invariants;
+mod kernels;
 mod models;
 mod oracles;
 mod tidy;

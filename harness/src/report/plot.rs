@@ -1,7 +1,7 @@
 //! The plots of a report, as SVG.
 
-mod axis;
-mod draw;
+pub(crate) mod axis;
+pub(crate) mod draw;
 mod style;
 
 use super::metric;

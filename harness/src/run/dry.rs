@@ -3,11 +3,16 @@
 use super::model::Opened;
 use super::samples::Samples;
 use crate::app::App;
-use crate::plan::Plan;
+pub(crate) use crate::bench::weights_bytes;
+use crate::bench::{Limits, Need, Size, check_memory};
+use crate::plan::{Plan, PlannedCell};
 use anyhow::Result;
+use oasis_core::geometry::Geometry;
 use oasis_core::model::ModelConfig;
 use oasis_core::plan::{MemoryPlan, PlanExtra, SeqLength};
+use oasis_core::policy::Summary;
 use oasis_core::registry::{Params, find};
+use oasis_core::settings::Settings;
 use oasis_core::text::Tokenizer;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -28,21 +33,9 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         "cell", "K", "C", "batch", "device", "host"
     );
     for cell in &plan.cells {
-        let longest = samples.jobs.iter().max_by_key(|j| j.prefix + j.max_new());
-        let Some(job) = longest else { continue };
-        let settings = cell.settings(plan.tasks[job.task].length, plan.seed);
-        let length = SeqLength { prompt: job.prefix, max_new: job.max_new() };
-        let spec = cell.summary.as_ref();
-        let (name, table) = spec.map_or(("", toml::Table::new()), |s| (s.name.as_str(), s.table.clone()));
-        let entry = if name.is_empty() {
-            app.summaries.first()
-        } else {
-            Some(find("summary", &app.summaries, name)?)
-        };
-        let Some(entry) = entry else { continue };
-        let summary = (entry.build)(&Params { table, seed: 0 })?;
-        let memory =
-            MemoryPlan::new(g, &settings, &vec![length; cell.batch], summary.as_ref(), PlanExtra::default());
+        let Some(decode) = Decode::longest(plan, app, samples, cell)? else { continue };
+        let memory = decode.memory(g, (cell.batch, decode.length.prompt), PlanExtra::default());
+        let settings = &decode.settings;
         let (k, c) = if settings.ranks() {
             (settings.k().to_string(), settings.cap_blocks().to_string())
         } else {
@@ -60,12 +53,59 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
     Ok(())
 }
 
-/// Bytes of the matrices in bf16; norms and biases add less than a thousandth.
-pub fn weights_bytes(config: &ModelConfig) -> usize {
-    let g = &config.geometry;
-    let layer = g.hidden * (g.qkv_dim() + g.q_dim() + 3 * g.intermediate);
-    let tables = if config.tied_embeddings { 1 } else { 2 };
-    2 * (tables * g.vocab * g.hidden + g.layers * layer)
+/// The decode of a cell that needs most memory: its longest sample, over and over.
+struct Decode {
+    settings: Settings,
+    summary: Box<dyn Summary>,
+    length: SeqLength,
+}
+
+impl Decode {
+    fn longest(plan: &Plan, app: &App, samples: &Samples, cell: &PlannedCell) -> Result<Option<Self>> {
+        let Some(job) = samples.jobs.iter().max_by_key(|j| j.prefix + j.max_new()) else { return Ok(None) };
+        let settings = cell.settings(plan.tasks[job.task].length, plan.seed);
+        let length = SeqLength { prompt: job.prefix, max_new: job.max_new() };
+        let (entry, table) = match cell.summary.as_ref() {
+            Some(spec) => (Some(find("summary", &app.summaries, &spec.name)?), spec.table.clone()),
+            // A cell that ranks nothing keeps no summaries.
+            None => (app.summaries.first(), toml::Table::new()),
+        };
+        let Some(entry) = entry else { return Ok(None) };
+        Ok(Some(Self { settings, summary: (entry.build)(&Params { table, seed: 0 })?, length }))
+    }
+
+    /// For a batch of prompts of `context` tokens.
+    fn memory(&self, g: &Geometry, (batch, context): Size, extra: PlanExtra) -> MemoryPlan {
+        let length = SeqLength { prompt: context, ..self.length };
+        MemoryPlan::new(g, &self.settings, &vec![length; batch], self.summary.as_ref(), extra)
+    }
+}
+
+/// Refuses a run of which a cell does not fit, before anything is allocated. `workers` decode at the same time, and each
+/// holds one batch; the scratch of prefills and the arrays of a device's chain are not counted here.
+///
+/// # Errors
+/// [`oasis_core::Error::Capacity`] with the cell's plan, the limit, and the largest batch and prompt that fit.
+pub fn check(
+    plan: &Plan,
+    app: &App,
+    samples: &Samples,
+    config: &ModelConfig,
+    workers: usize,
+    limits: &Limits,
+) -> Result<()> {
+    for cell in &plan.cells {
+        let Some(decode) = Decode::longest(plan, app, samples, cell)? else { continue };
+        let need = |size: Size| {
+            let mut plan = decode.memory(&config.geometry, size, PlanExtra::default());
+            plan.pools.iter_mut().for_each(|p| p.bytes *= workers as u64);
+            Need { backend: 0, weights: weights_bytes(config) as u64, plan }
+        };
+        let workers = if workers > 1 { format!(" ({workers} workers)") } else { String::new() };
+        let what = format!("cell `{}`{workers}", cell.label);
+        check_memory(&what, &need, limits, (cell.batch, decode.length.prompt), cell.block)?;
+    }
+    Ok(())
 }
 
 /// Prints the first prompt of every task, as text with its token count and hash.

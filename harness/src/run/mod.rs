@@ -2,10 +2,10 @@
 
 mod decode;
 mod dry;
-mod identity;
+pub(crate) mod identity;
 mod invariants;
 mod metrics;
-mod model;
+pub(crate) mod model;
 mod output;
 mod policies;
 mod progress;
@@ -17,6 +17,7 @@ mod timing;
 mod worker;
 
 use crate::app::App;
+use crate::bench::Limits;
 use crate::plan::Plan;
 use crate::record::{Machine, Results, Status};
 use crate::report;
@@ -26,11 +27,12 @@ use model::Opened;
 use oasis_core::engine::Engine;
 use oasis_core::model::Model;
 use oasis_core::ops::Backend;
-use oasis_kernels::{Cpu, Cuda};
+use oasis_kernels::{Cpu, Cuda, Measure};
 use output::{Existing, RunDir, UnitKey};
 use progress::Progress;
 use results::Frame;
 use samples::Samples;
+pub(crate) use stats::percentile;
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +46,8 @@ const SMALL_MODEL: usize = 64 << 20;
 const INTERRUPTED: u8 = 130;
 
 /// Where a run computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum BackendChoice {
     /// The best there is
     Auto,
@@ -93,6 +96,8 @@ pub struct Args {
     /// Where to compute
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendChoice,
+    #[command(flatten)]
+    limits: crate::bench::GibLimits,
 }
 
 impl Args {
@@ -124,6 +129,7 @@ impl Args {
 
 /// Runs `oasis run`.
 pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
+    args.limits.check()?;
     let source = spec::load(&args.config, &args.sets()?)?;
     let plan = Plan::new(&source, app)?;
     if !args.dry_run {
@@ -153,7 +159,7 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
 }
 
 /// The GPU, if it is wanted and there. `auto` without one falls back to the processor and says why.
-fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
+pub(crate) fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
     match choice {
         BackendChoice::Cpu => Ok(None),
         BackendChoice::Cuda => Cuda::new(0).map(Some).context("--backend cuda; use --backend cpu"),
@@ -172,13 +178,16 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// Loads the model to `loader`, gives every worker a backend of its own, and decodes.
-    fn on<B: Backend>(
+    fn on<B: Measure>(
         &self,
         mut loader: B,
         jobs: usize,
         threads: usize,
         another: impl Fn(&B) -> oasis_core::Result<B> + Sync,
     ) -> Result<ExitCode> {
+        let limits = Limits::new(&self.args.limits, loader.room()?, loader.usage().device as u64);
+        let config = &self.opened.checkpoint.config;
+        dry::check(self.plan, self.app, self.samples, config, jobs, &limits)?;
         let model = Arc::new(self.opened.checkpoint.build(&mut loader)?);
         let weights_bytes = loader.usage().device as u64;
         let built = policies::build(self.app, &self.plan.cells, self.opened, &mut loader, &model)?;

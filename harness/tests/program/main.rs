@@ -1,5 +1,6 @@
 //! The program as its users meet it: configurations in, folders of records out.
 
 mod bad_input;
+mod bench;
 mod run;
 mod support;

@@ -5,7 +5,7 @@
 //! [`Chain::observe`] and [`Chain::rank`] can be recorded.
 
 mod launch;
-mod open;
+pub(super) mod open;
 mod view;
 
 use super::memory::Allocation;

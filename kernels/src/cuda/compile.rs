@@ -20,6 +20,7 @@ pub(super) const MAIN: &[Source] = &[
     ("tail.cu", include_str!("../ops/tail.cu")),
     ("seal.cu", include_str!("../ops/seal.cu")),
     ("fetch.cu", include_str!("../ops/fetch.cu")),
+    ("fill.cu", include_str!("../ops/fill.cu")),
     ("sample.cu", include_str!("../ops/sample.cu")),
     ("gemm.cu", include_str!("../ops/gemm.cu")),
     ("gemm_stream.cu", include_str!("../ops/gemm_stream.cu")),
@@ -28,29 +29,53 @@ pub(super) const MAIN: &[Source] = &[
     ("prefill_attend.cu", include_str!("../ops/prefill_attend.cu")),
 ];
 
-/// The prelude, `sources` and `code` for compute capability `major.minor`: from the cache if they are there, else
-/// compiled and put there. `defines` come before everything.
+/// A program as the compiler gets it.
+pub(super) struct Program {
+    source: String,
+    options: Vec<String>,
+}
+
+impl Program {
+    /// The prelude, `code` and `sources` for compute capability `major.minor`; `defines` come before everything.
+    pub fn new(
+        (major, minor): (i32, i32),
+        sources: &[Source],
+        code: &str,
+        defines: &[(&str, String)],
+    ) -> Self {
+        let mut source: String =
+            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        let policy = [("policy.cu", code)];
+        let parts = std::iter::once(&PRELUDE).chain(&policy).chain(sources);
+        source.extend(parts.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")));
+        let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
+        if !code.is_empty() {
+            // What a policy computes must be what its host twin computes.
+            options.push("--fmad=false".into());
+        }
+        Self { source, options }
+    }
+
+    /// Compiles it, and gives what the compiler says of every kernel.
+    pub fn log(mut self) -> Result<String> {
+        self.options.push("--ptxas-options=-v".into());
+        compile(&self.source, &self.options).map(|(_, log)| log)
+    }
+}
+
+/// Machine code of `sources` and `code`, see [`Program::new`]: from the cache if it is there, else compiled and put there.
 pub(super) fn machine_code(
-    (major, minor): (i32, i32),
+    arch: (i32, i32),
     sources: &[Source],
     code: &str,
     defines: &[(&str, String)],
 ) -> Result<Vec<u8>> {
-    let mut source: String =
-        defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-    let policy = [("policy.cu", code)];
-    let parts = std::iter::once(&PRELUDE).chain(&policy).chain(sources);
-    source.extend(parts.map(|(name, text)| format!("#line 1 \"{name}\"\n{text}\n")));
-    let mut options = vec![format!("--gpu-architecture=sm_{major}{minor}"), "--std=c++17".to_owned()];
-    if !code.is_empty() {
-        // What a policy computes must be what its host twin computes.
-        options.push("--fmad=false".into());
-    }
+    let Program { source, options } = Program::new(arch, sources, code, defines);
     let file = cache_folder().map(|folder| folder.join(format!("{}.cubin", key(&source, &options))));
     if let Some(code) = file.as_deref().and_then(|file| std::fs::read(file).ok()).filter(|c| !c.is_empty()) {
         return Ok(code);
     }
-    let code = compile(&source, &options)?;
+    let (code, _) = compile(&source, &options)?;
     if let Some(file) = file {
         // A cache that cannot be written costs the next start some seconds, no more.
         keep(&file, &code).ok();
@@ -89,24 +114,23 @@ fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&beside, file)
 }
 
-/// Machine code of a program.
-fn compile(source: &str, options: &[String]) -> Result<Vec<u8>> {
+/// Machine code of a program, and the compiler's log.
+fn compile(source: &str, options: &[String]) -> Result<(Vec<u8>, String)> {
     let failed = |what: String| Error::Backend(format!("NVRTC ({}): {what}", options.join(" ")));
     let text = CString::new(source).map_err(|e| failed(e.to_string()))?;
     let program = result::create_program(&text, Some(c"oasis.cu")).map_err(|e| failed(e.to_string()))?;
     // SAFETY: the program is alive until it is destroyed at the end of this block, and buffers have the sizes asked for.
     unsafe {
         let done = result::compile_program(program, options);
+        let log = result::get_program_log(program).unwrap_or_default();
+        let log = if log.is_empty() { c"" } else { CStr::from_ptr(log.as_ptr()) };
+        let log = log.to_string_lossy().into_owned();
         let code = match done {
             Ok(()) => cubin(program).map_err(failed),
-            Err(error) => {
-                let log = result::get_program_log(program).unwrap_or_default();
-                let log = if log.is_empty() { c"" } else { CStr::from_ptr(log.as_ptr()) };
-                Err(failed(format!("{error:?}\n{}", log.to_string_lossy())))
-            }
+            Err(error) => Err(failed(format!("{error:?}\n{log}"))),
         };
         result::destroy_program(program).ok();
-        code
+        code.map(|code| (code, log))
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 45] = [
+const KERNELS: [&str; 47] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -22,6 +22,8 @@ const KERNELS: [&str; 45] = [
     "pack",
     "copy_spans",
     "fetch_chunks",
+    "fill_f32",
+    "fill_bf16",
     "argmax",
     "draw",
     "gemm_rows_1",
@@ -92,6 +94,14 @@ pub(crate) fn failed(what: &str) -> impl Fn(DriverError) -> Error + '_ {
     move |error| Error::Backend(format!("{what}: {error:?}"))
 }
 
+/// The newest CUDA that the driver knows, 1000 · major + 10 · minor.
+pub(super) fn driver_version() -> Result<i32> {
+    let mut driver = 0;
+    // SAFETY: an integer to write to; the driver is there (checked when it was opened).
+    unsafe { sys::cuDriverGetVersion(&mut driver) }.result().map_err(failed("driver version"))?;
+    Ok(driver)
+}
+
 impl Gpu {
     pub fn open(device: usize) -> Result<Self> {
         let libraries = Libraries::open().map_err(Error::Backend)?;
@@ -100,9 +110,7 @@ impl Gpu {
         if device >= count.max(0) as usize {
             return Err(Error::Backend(format!("there is no CUDA device {device}; the driver has {count}")));
         }
-        let mut driver = 0;
-        // SAFETY: an integer to write to.
-        unsafe { sys::cuDriverGetVersion(&mut driver) }.result().map_err(failed("driver version"))?;
+        let driver = driver_version()?;
         if driver < OLDEST_DRIVER {
             return Err(Error::Backend(format!(
                 "the NVIDIA driver is for CUDA {}.{}; Oasis needs 12.8 or later (R570)",

@@ -40,6 +40,36 @@ impl Libraries {
     }
 }
 
+/// Opens the compiler alone, which needs no driver; `Err` says where it was looked for.
+pub(super) fn open_compiler() -> Result<(), String> {
+    let folders = folders();
+    open(&NVRTC, &folders);
+    // SAFETY: tries to open a library; nothing else is called in it.
+    match unsafe { cudarc::nvrtc::sys::is_culib_present() } {
+        true => Ok(()),
+        false => Err(format!("no NVRTC; looked on the loader's path and in {}", list(&folders))),
+    }
+}
+
+/// Each library, and its file: where the process has it open, else where it would be opened from.
+pub(super) fn found() -> Vec<(&'static str, Option<PathBuf>)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let opened = |names: &[&str]| {
+        let mut files = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
+        let of =
+            |file: &PathBuf| file.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
+        // The file's own name has the full version behind that of the link.
+        files.find(|f| names.iter().any(|n| of(f).starts_with(n)))
+    };
+    let folders = folders();
+    let there = |names: &[&str]| {
+        let all = folders.iter().flat_map(|f| names.iter().map(move |n| f.join(n)));
+        all.into_iter().find(|p| p.exists())
+    };
+    let each = [("libcuda", &DRIVER), ("libnvrtc", &NVRTC), ("libcublasLt", &CUBLAS_LT)];
+    each.into_iter().map(|(name, names)| (name, opened(names).or_else(|| there(names)))).collect()
+}
+
 fn list(folders: &[PathBuf]) -> String {
     folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -4,6 +4,7 @@ pub mod attend;
 pub mod embed;
 pub mod exact_attend;
 pub mod fetch;
+pub mod fill;
 pub mod gemm;
 pub mod prefill_attend;
 pub mod rms_norm;

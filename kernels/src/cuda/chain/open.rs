@@ -71,7 +71,7 @@ pub(in crate::cuda) fn program(spec: &ChainSpec<'_>) -> (String, Vec<(&'static s
 }
 
 /// Why there is no chain for this.
-pub(super) fn refuse(spec: &ChainSpec<'_>) -> Option<String> {
+pub(in crate::cuda) fn refuse(spec: &ChainSpec<'_>) -> Option<String> {
     let (block, slots) = (spec.shape.block, spec.pool_slots);
     if !block.head_dim.is_multiple_of(8) {
         return Some(format!(
