@@ -88,7 +88,7 @@ __device__ __forceinline__ float exp2_of(float x) {
 
 // Of the tile's rows in the tensor cores' order: the token of row i.
 __device__ __forceinline__ u32 token_of(u32 i) {
-    return TOGETHER * (i % 8 % COPIES) + i % 8 / COPIES + 8 / COPIES * (i / 8);
+    return TOGETHER * (i % 8 % COPIES) + i % 8 / COPIES + (COPIES == 16 ? 8 : 8 / COPIES) * (i / 8);
 }
 
 // Bytes from the start of a tile's keys, or values.
