@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 45] = [
+const KERNELS: [&str; 41] = [
     "embed",
     "rms_norm",
     "swiglu",
@@ -45,10 +45,6 @@ const KERNELS: [&str; 45] = [
     "attend_part_2",
     "attend_part_3",
     "attend_part_4",
-    "attend_mma_1",
-    "attend_mma_2",
-    "attend_mma_3",
-    "attend_mma_4",
     "attend_merge",
     "prefill_1",
     "prefill_2",

@@ -49,17 +49,11 @@ template <int N, int QT>
 __device__ __forceinline__ void consume(Sums<N, QT>& f, const Stream& a, const Item& item, const Ring& ring, Cursor& c,
                                         const uint2* queries) {
     u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, way = threadIdx.x >> 5, group = a.heads / a.kv_heads;
-    u32 committed = item.committed, seen[QT][2];
-    if (item.tail) {
-#pragma unroll
-        for (int m = 0; m < QT; m++) {
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                u32 query = item.tile * 8 * QT + 8 * m + 2 * t + j;
-                seen[m][j] = query < item.queries ? a.ancestors[item.row0 + query / group] : 0;
-            }
-        }
-    }
+    // Whether query j of eight m sees a token behind the committed ones. Tails are few: masks are read when they are needed.
+    auto sees_row = [&](int m, int j, u32 row) {
+        u32 query = item.tile * 8 * QT + 8 * m + 2 * t + j;
+        return query < item.queries && row < 32 && (a.ancestors[item.row0 + query / group] >> row & 1);
+    };
     for (u32 i = way; i < item.entries + (item.tail != 0); i += WAYS) {
         bool of_tail = i == item.entries, valid = of_tail || !(item.bad >> i & 1);
         u32 tokens = of_tail ? item.tail : a.block_tokens;
@@ -78,7 +72,7 @@ __device__ __forceinline__ void consume(Sums<N, QT>& f, const Stream& a, const I
                                            u32 token = g + 8 * h;
                                            if (token >= n) return false;
                                            token += at;
-                                           return token < committed || (seen[m][j] >> ((token - committed) & 31) & 1);
+                                           return token < item.committed || sees_row(m, j, token - item.committed);
                                        });
             __syncwarp();
             if (lane == 0) barrier_arrive_after(filled + 8, read);
