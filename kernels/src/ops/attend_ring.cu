@@ -82,17 +82,26 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     } while (!done);
 }
 
-// A pool's entries of one split (with the first split go the tail's tokens) for 8 QT of its queries.
+// 8 QT of the queries of a pool, whose sums come from so many splits.
+struct Part {
+    u32 pool, tile, row0, queries, splits;
+};
+
+// The work of one go: entries of one split, and with the first split the tail's tokens.
 struct Item {
-    u32 pool, split, tile, row0, queries, entry, entries, tail, committed, splits;
+    Part of;
+    u32 split, entry, entries, tail, committed;
     // Bit i: slot i is none of the pool's.
     u32 bad;
+    // There is nothing to attend; nor will there be.
+    u32 empty, stop;
+    // Sums that are complete, to be added before; none if it has no splits.
+    Part join;
 };
 
 // Most entries of a split: one a lane.
 #define ENTRIES 32
 
-#define NO_ITEM 0xffffffffu
 // Items that are on their way from the copying warp to the others.
 #define ITEMS 2
 
@@ -178,105 +187,137 @@ __device__ __forceinline__ void put_tile(const Ring& ring, Cursors& c, u32 way, 
     c.round ^= (u32)end << way;
 }
 
-// Items are handed out one after the other, all first splits first. So thread blocks that start late, or share their
-// multiprocessor with other work, do less; and splits that no pool reaches cost nothing.
+// Items are handed out one after the other, all first splits first; every thread block's first one is that of its number. So
+// thread blocks that start late, or share their multiprocessor with other work, do less; and splits that no pool reaches
+// cost nothing. Under load an answer of the memory takes microseconds: whatever is asked for is asked one item ahead.
 struct Tickets {
-    u32 items, next;
+    u32 items, next, drawn;
+    // What was read about the next item, its slots one a lane.
+    u32 row0, row1, count, committed, slots;
 };
 
-__device__ __forceinline__ u32 draw(const Stream& a) { return (threadIdx.x & 31) == 0 ? atomicAdd(a.tickets, 1) : 0; }
+__device__ __forceinline__ void ask(Tickets& t, const Stream& a) {
+    u32 lane = threadIdx.x & 31, pool = t.next / a.query_tiles % a.pools, seq = pool / a.kv_heads;
+    u32 entry = t.next / a.query_tiles / a.pools * a.split_entries + lane;
+    t.drawn = lane == 0 ? gridDim.x + atomicAdd(a.tickets, 1) : 0;
+    t.slots = entry < a.slot_count ? a.entries[(u64)pool * a.slot_count + entry] : 0;
+    t.row0 = a.first[seq];
+    t.row1 = a.first[seq + 1];
+    t.count = a.entry_count[pool];
+    t.committed = a.committed[seq];
+}
 
 __device__ __forceinline__ Tickets first_ticket(const Stream& a) {
-    u32 most = 1, drawn = draw(a);
+    Tickets t;
+    t.next = blockIdx.x;
+    ask(t, a);
+    u32 most = 1;
     for (u32 pool = threadIdx.x & 31; pool < a.pools; pool += 32) most = max(most, min(a.entry_count[pool], a.slot_count));
     most = __reduce_max_sync(FULL, most);
-    Tickets t;
     t.items = (most + a.split_entries - 1) / a.split_entries * a.pools * a.query_tiles;
-    t.next = __shfl_sync(FULL, drawn, 0);
     return t;
 }
 
-// The next item that has something to do, for `wide` queries, and its slots, one a lane. All lanes of a warp.
-__device__ __forceinline__ bool next_item(Tickets& t, const Stream& a, u32 wide, Item& item, u32& slots) {
-    u32 group = a.heads / a.kv_heads;
+// The next item that has something to do, for `wide` queries, as it was asked for. All lanes of a warp.
+__device__ __forceinline__ bool take(Tickets& t, const Stream& a, u32 wide, Item& item, u32& slots) {
+    u32 group = a.heads / a.kv_heads, lane = threadIdx.x & 31;
     while (t.next < t.items) {
-        u32 i = t.next, drawn = draw(a);
-        item.tile = i % a.query_tiles;
-        item.pool = i / a.query_tiles % a.pools;
+        u32 i = t.next, count = min(t.count, a.slot_count);
+        item.of.tile = i % a.query_tiles;
+        item.of.pool = i / a.query_tiles % a.pools;
         item.split = i / a.query_tiles / a.pools;
         item.entry = item.split * a.split_entries;
-        u32 entry = item.entry + (threadIdx.x & 31);
-        slots = entry < a.slot_count ? a.entries[(u64)item.pool * a.slot_count + entry] : 0;
-        u32 seq = item.pool / a.kv_heads, count = min(a.entry_count[item.pool], a.slot_count);
-        item.row0 = a.first[seq];
-        item.queries = (a.first[seq + 1] - item.row0) * group;
-        item.committed = a.committed[seq];
-        t.next = __shfl_sync(FULL, drawn, 0);
-        if (item.tile * wide >= item.queries || (item.split && item.entry >= count)) continue;
-        item.entries = min(count, item.entry + a.split_entries) - item.entry;
-        item.bad = __ballot_sync(FULL, (threadIdx.x & 31) < item.entries && slots >= a.slot_count);
-        item.splits = max((count + a.split_entries - 1) / a.split_entries, 1u);
-        // Only rows that exist lie in the tail behind the committed tokens.
-        item.tail = item.split ? 0 : min(item.committed + item.queries / group, a.tail_tokens);
-        return true;
+        item.of.row0 = t.row0;
+        item.of.queries = (t.row1 - t.row0) * group;
+        item.committed = t.committed;
+        slots = t.slots;
+        t.next = __shfl_sync(FULL, t.drawn, 0);
+        if (item.of.tile * wide < item.of.queries && (!item.split || item.entry < count)) {
+            item.entries = min(count, item.entry + a.split_entries) - item.entry;
+            item.bad = __ballot_sync(FULL, lane < item.entries && slots >= a.slot_count);
+            item.of.splits = max((count + a.split_entries - 1) / a.split_entries, 1u);
+            // Only rows that exist lie in the tail behind the committed tokens.
+            item.tail = item.split ? 0 : min(item.committed + item.of.queries / group, a.tail_tokens);
+            return true;
+        }
+        if (t.next < t.items) ask(t, a);
     }
     return false;
 }
 
-// Hands an item to the consumers.
-__device__ __forceinline__ void send_item(const Ring& ring, Cursor& c, const Item& item, u32 slots) {
-    u32 filled = ring.item_barriers + 16 * c.at;
-    barrier_wait(filled + 8, c.round ^ 1);
+// Counts that an item is done, when its sums are written: what lane 0 gets is how many of the pool's were before.
+__device__ __forceinline__ u32 count_done(const Stream& a, const Part& of) {
+    if ((threadIdx.x & 31) || of.splits <= 1) return 0;
+    __threadfence();
+    return atomicAdd(a.tickets + 2 + of.pool * a.query_tiles + of.tile, 1);
+}
+
+// What lane 0 counted: sums to be added, if that item was the pool's last.
+__device__ __forceinline__ Part complete(const Stream& a, const Part& of, u32 before) {
+    Part join = of;
+    before = __shfl_sync(FULL, before, 0);
+    if (of.splits <= 1 || before + 1 != of.splits) {
+        join.splits = 0;
+    } else if ((threadIdx.x & 31) == 0) {
+        a.tickets[2 + of.pool * a.query_tiles + of.tile] = 0;
+        __threadfence();
+    }
+    return join;
+}
+
+// Hands an item to the consumers, who are done with the one that was in its place.
+__device__ __forceinline__ void send_item(const Ring& ring, const Cursor& c, const Item& item, u32 slots) {
     ring.slots[ENTRIES * c.at + (threadIdx.x & 31)] = slots;
     __syncwarp();
     if ((threadIdx.x & 31) == 0) {
         ring.items[c.at] = item;
-        barrier_arrive(filled);
+        barrier_arrive(ring.item_barriers + 16 * c.at);
     }
-}
-
-// The next item, for all lanes of a consumer; none after the last.
-__device__ __forceinline__ bool receive_item(const Ring& ring, Cursor& c, Item& item) {
-    u32 filled = ring.item_barriers + 16 * c.at;
-    barrier_wait(filled, c.round);
-    item = ring.items[c.at];
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(filled + 8);
-    advance(c, ITEMS);
-    return item.pool != NO_ITEM;
 }
 
 // Copiers put all tiles of an item into the ring.
 template <int N>
 __device__ __forceinline__ void put_item(const Stream& a, const Rows& blocks, const Rows& tails, const Ring& ring, Cursors& c,
                                          const Item& item, const u32* slots) {
-    u32 block = 2 * a.block_tokens, first = item.pool * a.slot_count;
+    u32 block = 2 * a.block_tokens, first = item.of.pool * a.slot_count;
     for (u32 i = 0; i < item.entries; i++) {
         u32 slot = slots[i], row = (first + (slot < a.slot_count ? slot : 0)) * block;
         for (u32 at = 0; at < a.block_tokens; at += 16) put_tile<N>(ring, c, i % WAYS, blocks, row + at, row + a.block_tokens + at, 16);
     }
-    u32 row = item.pool * 2 * a.tail_tokens;
+    u32 row = item.of.pool * 2 * a.tail_tokens;
     for (u32 at = 0; at < item.tail; at += 16)
         put_tile<N>(ring, c, item.entries % WAYS, tails, row + at, row + a.tail_tokens + at, min(item.tail - at, 16u));
 }
 
-// The copying warp.
+// The copying warp. When an item's place is needed again it is done and is counted; the count is there when the next place
+// is needed. After the last item two more goes collect what is still to be counted.
 template <int N>
-__device__ __forceinline__ void produce(const Stream& a, const Rows& blocks, const Rows& tails, const Ring& ring, u32 wide) {
+__device__ __forceinline__ void produce(const Stream& a, const Rows& blocks, const Rows& tails, const Ring& ring, Tickets& t,
+                                        u32 wide) {
     Cursors tiles = {0, 0};
-    Cursor items = {0, 0};
-    Tickets tickets = first_ticket(a);
-    Item item;
-    u32 slots;
-    while (next_item(tickets, a, wide, item, slots)) {
-        send_item(ring, items, item, slots);
-        if ((threadIdx.x & 31) < COPIERS) put_item<N>(a, blocks, tails, ring, tiles, item, ring.slots + ENTRIES * items.at);
+    Cursor place = {0, 0};
+    Part counted = {0, 0, 0, 0, 0};
+    u32 before = 0, slots = 0, empty = 0;
+    for (u32 sent = 0; empty < 3; sent++) {
+        Item item;
+        item.empty = !take(t, a, wide, item, slots);
+        empty += item.empty;
+        item.stop = empty == 3;
+        if (!item.empty && t.next < t.items) ask(t, a);
+        barrier_wait(ring.item_barriers + 16 * place.at + 8, place.round ^ 1);
+        item.join = complete(a, counted, before);
+        counted.splits = 0;
+        if (sent >= ITEMS && !ring.items[place.at].empty) counted = ring.items[place.at].of;
+        before = count_done(a, counted);
         __syncwarp();
-        advance(items, ITEMS);
+        send_item(ring, place, item, slots);
+        if (!item.empty && (threadIdx.x & 31) < COPIERS)
+            put_item<N>(a, blocks, tails, ring, tiles, item, ring.slots + ENTRIES * place.at);
+        __syncwarp();
+        advance(place, ITEMS);
     }
-    item.pool = NO_ITEM;
-    send_item(ring, items, item, 0);
     // The last thread block, when all have drawn their last ticket, leaves zeros for the next launch.
+    __threadfence();
     if ((threadIdx.x & 31) == 0 && atomicAdd(a.tickets + 1, 1) + 1 == gridDim.x) {
         a.tickets[0] = 0;
         a.tickets[1] = 0;

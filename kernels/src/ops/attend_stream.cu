@@ -8,9 +8,9 @@
 __device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS) : "memory"); }
 
 // Row of q and out (and of block_lse) of a query.
-__device__ __forceinline__ u32 place_of(const Stream& a, const Item& item, u32 query) {
-    u32 group = a.heads / a.kv_heads, head = item.pool % a.kv_heads;
-    return (item.row0 + query / group) * a.heads + head * group + query % group;
+__device__ __forceinline__ u32 place_of(const Stream& a, const Part& of, u32 query) {
+    u32 group = a.heads / a.kv_heads, head = of.pool % a.kv_heads;
+    return (of.row0 + query / group) * a.heads + head * group + query % group;
 }
 
 template <int N, int QT>
@@ -23,9 +23,9 @@ __device__ __forceinline__ void start_item(Sums<N, QT>& f, const Stream& a, cons
             f.max[m][j] = -INF;
             f.weight[m][j] = 0.0f;
         }
-        u32 query = item.tile * 8 * QT + 8 * m + g;
-        bool there = query < item.queries;
-        const u32* q = (const u32*)(a.q + (u64)(there ? place_of(a, item, query) : 0) * 32 * N);
+        u32 query = item.of.tile * 8 * QT + 8 * m + g;
+        bool there = query < item.of.queries;
+        const u32* q = (const u32*)(a.q + (u64)(there ? place_of(a, item.of, query) : 0) * 32 * N);
 #pragma unroll
         for (int c = 0; c < 2 * N; c++) {
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void consume(Sums<N, QT>& f, const Stream& a, const I
     u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, way = threadIdx.x >> 5, group = a.heads / a.kv_heads;
     // Whether query j of eight m sees a token behind the committed ones. Tails are few: masks are read when they are needed.
     auto sees_row = [&](int m, int j, u32 row) {
-        u32 query = item.tile * 8 * QT + 8 * m + 2 * t + j;
-        return query < item.queries && row < 32 && (a.ancestors[item.row0 + query / group] >> row & 1);
+        u32 query = item.of.tile * 8 * QT + 8 * m + 2 * t + j;
+        return query < item.of.queries && row < 32 && (a.ancestors[item.of.row0 + query / group] >> row & 1);
     };
     for (u32 i = way; i < item.entries + (item.tail != 0); i += WAYS) {
         bool of_tail = i == item.entries, valid = of_tail || !(item.bad >> i & 1);
@@ -90,9 +90,9 @@ __device__ __forceinline__ void consume(Sums<N, QT>& f, const Stream& a, const I
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 if (!valid) f.weight[m][j] = NAN_F;
-                u32 query = item.tile * 8 * QT + 8 * m + 2 * t + j;
-                if (a.lse && g == 0 && query < item.queries) {
-                    u64 row = (u64)place_of(a, item, query) * (a.slot_count + 1);
+                u32 query = item.of.tile * 8 * QT + 8 * m + 2 * t + j;
+                if (a.lse && g == 0 && query < item.of.queries) {
+                    u64 row = (u64)place_of(a, item.of, query) * (a.slot_count + 1);
                     a.lse[row + (of_tail ? a.slot_count : item.entry + i)] = valid ? lse[m][j] : NAN_F;
                 }
             }
@@ -102,8 +102,7 @@ __device__ __forceinline__ void consume(Sums<N, QT>& f, const Stream& a, const I
 
 // The item's sums of the warps, in their order and four queries at a time: to `part`, or out if the pool has no other.
 template <int N, int QT>
-__device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, const Item& item, float* sums, float* tops,
-                                            float* part) {
+__device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, const Item& item, float* sums, float* tops) {
     const u32 D = 32 * N, ROW = Layout<N>::ROW;
     u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, way = threadIdx.x >> 5;
     u32 coordinate = threadIdx.x;
@@ -113,8 +112,8 @@ __device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, con
         float total[2] = {column_sum(f.weight[m][0]), column_sum(f.weight[m][1])};
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u32 from = item.tile * 8 * QT + 8 * m + 4 * half;
-            if (from >= item.queries) break;
+            u32 from = item.of.tile * 8 * QT + 8 * m + 4 * half;
+            if (from >= item.of.queries) break;
             consumers_sync();
             if (t / 2 == half) {
                 u32 row = way * 4 + 2 * (t % 2);
@@ -131,7 +130,7 @@ __device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, con
             }
             consumers_sync();
             if (coordinate >= D) continue;
-            for (u32 j = 0; j < min(item.queries - from, 4u); j++) {
+            for (u32 j = 0; j < min(item.of.queries - from, 4u); j++) {
                 float top = fmaxf(fmaxf(tops[j], tops[4 + j]), fmaxf(tops[8 + j], tops[12 + j]));
                 float against = top == -INF ? 0.0f : top, sum = 0.0f, weight = 0.0f;
 #pragma unroll
@@ -140,10 +139,11 @@ __device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, con
                     sum = __fmaf_rn(sums[(w * 4 + j) * ROW + coordinate], factor, sum);
                     weight = __fmaf_rn(weights[4 * w + j], factor, weight);
                 }
-                if (item.splits == 1) {
-                    a.out[(u64)place_of(a, item, from + j) * D + coordinate] = to_half(sum / weight);
+                if (item.of.splits == 1) {
+                    a.out[(u64)place_of(a, item.of, from + j) * D + coordinate] = to_half(sum / weight);
                 } else {
-                    float* to = part + ((u64)item.split * 8 * QT + 8 * m + 4 * half + j) * ROW;
+                    u64 place = ((u64)item.of.pool * a.query_tiles + item.of.tile) * a.splits + item.split;
+                    float* to = a.part + (place * 8 * QT + 8 * m + 4 * half + j) * ROW;
                     to[coordinate] = sum;
                     if (coordinate == 0) *(float2*)(to + D) = make_float2(top, weight);
                 }
@@ -154,46 +154,44 @@ __device__ __forceinline__ void finish_item(Sums<N, QT>& f, const Stream& a, con
 
 // Adds the sums of a pool's items in their order; a warp a query.
 template <int N, int QT>
-__device__ __forceinline__ void join_items(const Stream& a, const Item& item, const float* part) {
-    const u32 D = 32 * N, ROW = Layout<N>::ROW;
-    u32 lane = threadIdx.x & 31, from = item.tile * 8 * QT, n = min(item.queries - from, 8u * QT);
+__device__ __forceinline__ void join_items(const Stream& a, const Part& of) {
+    const u32 D = 32 * N, ROW = Layout<N>::ROW, STEP = 8 * QT * ROW;
+    u32 lane = threadIdx.x & 31, from = of.tile * 8 * QT, n = min(of.queries - from, 8u * QT);
+    const float* part = a.part + ((u64)of.pool * a.query_tiles + of.tile) * a.splits * STEP;
     for (u32 j = threadIdx.x >> 5; j < n; j += WAYS) {
         const float* row = part + (u64)j * ROW;
-        float top = -INF;
-        for (u32 s = lane; s < item.splits; s += 32) top = fmaxf(top, __ldcg(row + (u64)s * 8 * QT * ROW + D));
+        // Maxima and weights of 32 splits, one a lane.
+        float2 mine = lane < of.splits ? __ldcg((const float2*)(row + (u64)lane * STEP + D)) : make_float2(-INF, 0.0f);
+        float top = mine.x, weight = 0.0f, sum[N];
+        for (u32 s = 32 + lane; s < of.splits; s += 32) top = fmaxf(top, __ldcg(row + (u64)s * STEP + D));
         top = warp_max(top);
-        float against = top == -INF ? 0.0f : top, weight = 0.0f, sum[N];
+        float against = top == -INF ? 0.0f : top;
 #pragma unroll
         for (int i = 0; i < N; i++) sum[i] = 0.0f;
-        for (u32 at = 0; at < item.splits; at += 32) {
-            float factor = 0.0f, own = 0.0f;
-            if (at + lane < item.splits) {
-                const float* p = row + (u64)(at + lane) * 8 * QT * ROW + D;
-                factor = exp2_of(__fsub_rn(__ldcg(p), against));
-                own = __fmul_rn(__ldcg(p + 1), factor);
-            }
-            u32 count = min(item.splits - at, 32u);
-#pragma unroll 8
+        for (u32 at = 0; at < of.splits; at += 32) {
+            if (at && at + lane < of.splits) mine = __ldcg((const float2*)(row + (u64)(at + lane) * STEP + D));
+            float factor = exp2_of(__fsub_rn(mine.x, against)), own = __fmul_rn(mine.y, factor);
+            u32 count = min(of.splits - at, 32u);
+#pragma unroll 16
             for (u32 s = 0; s < count; s++) {
                 float by = __shfl_sync(FULL, factor, s);
                 weight = __fadd_rn(weight, __shfl_sync(FULL, own, s));
-                const float* p = row + (u64)(at + s) * 8 * QT * ROW + lane;
+                const float* p = row + (u64)(at + s) * STEP + lane;
 #pragma unroll
                 for (int i = 0; i < N; i++) sum[i] = __fmaf_rn(__ldcg(p + 32 * i), by, sum[i]);
             }
         }
-        half_t* to = a.out + (u64)place_of(a, item, from + j) * D + lane;
+        half_t* to = a.out + (u64)place_of(a, of, from + j) * D + lane;
 #pragma unroll
         for (int i = 0; i < N; i++) to[32 * i] = to_half(sum[i] / weight);
     }
 }
 
-// What is where in shared memory: the ring's data, sums, their maxima and weights, queries, a flag, items, barriers.
+// What is where in shared memory: the ring's data, sums, their maxima and weights, queries, items, barriers.
 template <int N, int QT>
 struct Room {
     float *sums, *tops;
     uint2* queries;
-    u32* last;
     Ring ring;
 };
 
@@ -208,8 +206,7 @@ __device__ __forceinline__ Room<N, QT> divide(char* room, u32 stages) {
     r.queries = (uint2*)(r.tops + 8 * WAYS) + (threadIdx.x & 31);
     r.ring.slots = (u32*)(r.tops + 8 * WAYS) + (QT > 1 ? QT * Layout<N>::QUERIES / 4 : 0);
     r.ring.items = (Item*)(r.ring.slots + ITEMS * ENTRIES);
-    r.last = (u32*)(r.ring.items + ITEMS);
-    r.ring.item_barriers = shared_address(r.last + 2);
+    r.ring.item_barriers = shared_address(r.ring.items + ITEMS);
     r.ring.barriers = r.ring.item_barriers + 16 * ITEMS;
     return r;
 }
@@ -228,36 +225,34 @@ __device__ __forceinline__ void init_barriers(const Ring& ring) {
 #endif
 }
 
-// Whether this thread block is the last of the pool's to end an item of these queries; the consumers.
-__device__ __forceinline__ bool is_last(const Stream& a, const Item& item, u32* last) {
-    __threadfence();
-    consumers_sync();
-    if (threadIdx.x == 0) {
-        u32* done = a.tickets + 2 + item.pool * a.query_tiles + item.tile;
-        *last = atomicAdd(done, 1) + 1 == item.splits;
-        if (*last) *done = 0;
-    }
-    consumers_sync();
-    __threadfence();
-    return *last;
-}
-
 template <int N, int QT>
 __device__ void attend_stream(const Stream& a, const Rows& blocks, const Rows& tails) {
     extern __shared__ char room[];
     Room<N, QT> r = divide<N, QT>(room, a.stages);
+    Tickets tickets;
+    if (threadIdx.x >= CONSUMERS) tickets = first_ticket(a);
     if (threadIdx.x == 0) init_barriers(r.ring);
     __syncthreads();
-    if (threadIdx.x >= CONSUMERS) return produce<N>(a, blocks, tails, r.ring, 8 * QT);
-    Cursor tiles = {0, 0}, items = {0, 0};
-    Item item;
+    if (threadIdx.x >= CONSUMERS) return produce<N>(a, blocks, tails, r.ring, tickets, 8 * QT);
+    Cursor tiles = {0, 0}, place = {0, 0};
     Sums<N, QT> f;
-    while (receive_item(r.ring, items, item)) {
-        float* part = a.part + ((u64)item.pool * a.query_tiles + item.tile) * a.splits * 8 * QT * Layout<N>::ROW;
-        start_item(f, a, item, r.queries);
-        consume(f, a, item, r.ring, tiles, r.queries);
-        finish_item(f, a, item, r.sums, r.tops, part);
-        if (item.splits > 1 && is_last(a, item, r.last)) join_items<N, QT>(a, item, part);
+    for (bool stop = false; !stop;) {
+        u32 filled = r.ring.item_barriers + 16 * place.at;
+        barrier_wait(filled, place.round);
+        Item item = r.ring.items[place.at];
+        if (!item.empty) {
+            start_item(f, a, item, r.queries);
+            consume(f, a, item, r.ring, tiles, r.queries);
+            finish_item(f, a, item, r.sums, r.tops);
+        }
+        // Read here: five registers fewer before.
+        stop = r.ring.items[place.at].stop;
+        Part join = r.ring.items[place.at].join;
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) barrier_arrive(filled + 8);
+        // Last, since others may wait for the item's sums; and nothing is overwritten that it reads.
+        if (join.splits) join_items<N, QT>(a, join);
+        advance(place, ITEMS);
     }
 }
 
