@@ -229,9 +229,10 @@ template <int N, int QT>
 __device__ void attend_stream(const Stream& a, const Rows& blocks, const Rows& tails) {
     extern __shared__ char room[];
     Room<N, QT> r = divide<N, QT>(room, a.stages);
+    if (threadIdx.x == 0) init_barriers(r.ring);
+    wait_for_last();
     Tickets tickets;
     if (threadIdx.x >= CONSUMERS) tickets = first_ticket(a);
-    if (threadIdx.x == 0) init_barriers(r.ring);
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) return produce<N>(a, blocks, tails, r.ring, tickets, 8 * QT);
     Cursor tiles = {0, 0}, place = {0, 0};

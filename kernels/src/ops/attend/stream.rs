@@ -1,7 +1,7 @@
 //! Attention on tensor cores at the speed of its bytes: the launch of attend_stream.cu.
 
 use crate::Cuda;
-use crate::cuda::{Shape, arg, failed};
+use crate::cuda::{Shape, TensorMap, arg, failed};
 use cudarc::driver::sys;
 use oasis_core::ops::{AttendArgs, CacheShape};
 use oasis_core::{Error, Result};
@@ -69,8 +69,8 @@ struct Stream {
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Maps {
-    slots: [u64; 16],
-    tail: [u64; 16],
+    slots: TensorMap,
+    tail: TensorMap,
 }
 
 /// Whether these kernels do it: whole tiles of whole parts of a row.
@@ -84,7 +84,7 @@ pub(super) fn fits(shape: &CacheShape) -> bool {
 fn shared_bytes(d: usize, eights: usize) -> (usize, usize) {
     let sums = 4 * WAYS * (d + 4) * size_of::<f32>() + 128;
     let queries = if eights > 1 { eights * 8 * d * 2 } else { 0 };
-    let items = 2 * (32 * 4 + 44) + 8 + 32;
+    let items = 2 * (32 * 4 + 72) + 32;
     (RESERVED + sums + queries + items, 2 * TILE * d * 2 + 16)
 }
 
@@ -106,40 +106,12 @@ fn stages(
     (of(blocks), blocks)
 }
 
-/// Rows of `d` coordinates at `address`, in boxes of a tile's rows; nothing on devices that have no copy engine for it.
-fn map(cuda: &Cuda, address: u64, rows: usize, d: usize) -> Result<[u64; 16]> {
-    let mut map = Maps { slots: [0; 16], tail: [0; 16] };
+/// Rows of `d` coordinates in boxes of a tile's rows; nothing on devices that have no copy engine for it.
+fn map(cuda: &Cuda, address: u64, rows: usize, d: usize) -> Result<TensorMap> {
     if cuda.gpu.capability.0 < 9 {
-        return Ok(map.slots);
+        return Ok(TensorMap::none());
     }
-    let wide = if d.is_multiple_of(64) { 64 } else { 32 };
-    let swizzle = if wide == 64 {
-        sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B
-    } else {
-        sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B
-    };
-    let (dims, strides) = ([wide as u64, rows as u64, (d / wide) as u64], [2 * d as u64, 2 * wide as u64]);
-    let (size, steps) = ([wide as u32, TILE as u32, (d / wide) as u32], [1_u32; 3]);
-    // SAFETY: three dimensions, two strides; the map is 128 bytes at a multiple of 64. The address is only noted.
-    unsafe {
-        sys::cuTensorMapEncodeTiled(
-            map.slots.as_mut_ptr().cast(),
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            3,
-            std::ptr::with_exposed_provenance_mut(address as usize),
-            dims.as_ptr(),
-            strides.as_ptr(),
-            size.as_ptr(),
-            steps.as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    }
-    .result()
-    .map_err(failed("attend: describing the cache to the copy engine"))?;
-    Ok(map.slots)
+    TensorMap::whole_rows(address, [rows, d], TILE)
 }
 
 /// Rows of all slots and of all tails of a layer; the copy engine counts them in 31 bits.
@@ -209,9 +181,9 @@ pub(super) fn launch(cuda: &mut Cuda, args: AttendArgs<'_, Cuda>) -> Result<()> 
     let module = cuda.gpu.module(&SOURCES, "", &[("WIDTH", (d / 32).to_string())], &KERNELS.map(|k| k.0))?;
     let grid = [(places * splits).min(blocks * cuda.gpu.multiprocessors), 1, 1];
     let launch =
-        Shape { grid, threads: THREADS, shared: (fixed + WAYS * stages * stage) as u32, early: false };
+        Shape { grid, threads: THREADS, shared: (fixed + WAYS * stages * stage) as u32, early: true };
     // SAFETY: attend_stream.cu's arguments, of the lengths that `attend` checked; it compares entries with the number of
-    // slots.
+    // slots, and waits for its predecessor before it reads anything.
     unsafe { cuda.launch_as(module.kernel(name)?, name, launch, &mut [arg(&stream), arg(&maps)]) }
 }
 
