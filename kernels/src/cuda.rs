@@ -24,7 +24,7 @@ use oasis_core::ops::{Backend, Order, PassKey, PassSeconds};
 use std::sync::Arc;
 
 pub(crate) use compile::Source;
-pub(crate) use gpu::{Gpu, Module};
+pub(crate) use gpu::{Gpu, Module, failed};
 pub use graph::Recording;
 pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use launch::{Arg, Shape, arg};
@@ -39,7 +39,7 @@ pub struct Cuda {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) lanes: Lanes,
     pub(crate) staging: Staging,
-    pub(crate) scratch: [Option<CudaBuf<u8>>; 3],
+    pub(crate) scratch: [Option<CudaBuf<u8>>; 4],
     /// How often scratch has moved: recorded passes hold its address.
     scratch_moves: u64,
     pub(crate) lt: Option<Lt>,
@@ -53,6 +53,9 @@ pub struct Cuda {
 }
 
 impl Cuda {
+    /// Scratch that attention counts in: zero between launches, and nobody else's.
+    pub(crate) const TICKETS: usize = 3;
+
     /// Device number `device` of the driver, with one host thread for each core.
     ///
     /// # Errors
@@ -102,7 +105,7 @@ impl Cuda {
         Ok(Self {
             lanes: Lanes::new(&gpu)?,
             staging: Staging::new(&gpu)?,
-            scratch: [None, None, None],
+            scratch: [const { None }; 4],
             scratch_moves: 0,
             lt: gpu.cublas_lt.then(|| Lt::new(&gpu)).transpose()?,
             host,

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Names of all kernels.
-const KERNELS: [&str; 47] = [
+const KERNELS: &[&str] = &[
     "embed",
     "rms_norm",
     "swiglu",
@@ -47,10 +47,6 @@ const KERNELS: [&str; 47] = [
     "attend_part_2",
     "attend_part_3",
     "attend_part_4",
-    "attend_mma_1",
-    "attend_mma_2",
-    "attend_mma_3",
-    "attend_mma_4",
     "attend_merge",
     "prefill_1",
     "prefill_2",
@@ -135,7 +131,7 @@ impl Gpu {
         let code = compile::machine_code(capability, compile::MAIN, "", &[])?;
         let module = context.load_module(Ptx::from_binary(code)).map_err(failed("loading the kernels"))?;
         let mut kernels = HashMap::new();
-        for name in KERNELS {
+        for &name in KERNELS {
             kernels.insert(name, module.load_function(name).map_err(failed(name))?);
         }
         Ok(Self {

@@ -20,10 +20,35 @@ impl TensorMap {
     /// # Errors
     /// If the driver refuses: `address` is whole 16 bytes, `cols` whole 64, and a box has at most 256 rows.
     pub(crate) fn new(address: u64, [rows, cols]: [usize; 2], box_rows: usize) -> Result<Self> {
+        let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
+        Self::encode(address, [rows, cols], swizzle, [BOX_COLS, box_rows, 1])
+    }
+
+    /// As [`TensorMap::new`], but a box is whole rows. Where `cols` is not whole 64, rows are divided into 32 columns, and
+    /// pieces of 16 bytes permuted by an exclusive or with bits 1 and 2 of the row.
+    ///
+    /// # Errors
+    /// If the driver refuses: `address` is whole 16 bytes, `cols` whole 32, and a box has at most 256 rows.
+    pub(crate) fn whole_rows(address: u64, [rows, cols]: [usize; 2], box_rows: usize) -> Result<Self> {
+        let (wide, swizzle) = if cols.is_multiple_of(BOX_COLS) {
+            (BOX_COLS, sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B)
+        } else {
+            (BOX_COLS / 2, sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B)
+        };
+        Self::encode(address, [rows, cols], swizzle, [wide, box_rows, cols / wide])
+    }
+
+    /// Boxes of `[columns, rows, parts]`.
+    fn encode(
+        address: u64,
+        [rows, cols]: [usize; 2],
+        swizzle: sys::CUtensorMapSwizzle,
+        [wide, box_rows, parts]: [usize; 3],
+    ) -> Result<Self> {
         let row_bytes = (cols * size_of::<half::bf16>()) as u64;
-        let sizes = [BOX_COLS as u64, rows as u64, (cols / BOX_COLS) as u64];
-        let strides = [row_bytes, (BOX_COLS * size_of::<half::bf16>()) as u64];
-        let boxes = [BOX_COLS as u32, box_rows as u32, 1];
+        let sizes = [wide as u64, rows as u64, (cols / wide) as u64];
+        let strides = [row_bytes, (wide * size_of::<half::bf16>()) as u64];
+        let boxes = [wide as u32, box_rows as u32, parts as u32];
         let steps = [1_u32; 3];
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: the arrays have the lengths that three dimensions need; the address is stored, not read.
@@ -38,12 +63,17 @@ impl TensorMap {
                 boxes.as_ptr(),
                 steps.as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                swizzle,
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
         done.result().map_err(failed("a tensor map"))?;
         Ok(Self(map))
+    }
+
+    /// For kernels that do not look at it.
+    pub(crate) fn none() -> Self {
+        Self(sys::CUtensorMap { opaque: [0; 16] })
     }
 }

@@ -5,6 +5,7 @@
 //! merged into the running sum. So a result depends on the blocks' content and order alone.
 
 mod running;
+mod stream;
 
 use super::{check_heads, need};
 use crate::cuda::arg;
@@ -120,12 +121,12 @@ impl Attend for Cuda {
     /// As on the CPU, but entries stay on the device: one beyond the slots makes its rows NaN.
     fn attend(&mut self, args: AttendArgs<'_, Self>) -> Result<()> {
         check(self, &args)?;
+        if stream::fits(args.shape) {
+            return stream::launch(self, args);
+        }
         let (g, shape, rows) = (args.geometry, args.shape, args.rows);
         let plain = ["attend_part_1", "attend_part_2", "attend_part_3", "attend_part_4"];
-        let mma = ["attend_mma_1", "attend_mma_2", "attend_mma_3", "attend_mma_4"];
-        // Tensor cores take 16 tokens and 32 coordinates at a time.
-        let whole = g.head_dim.is_multiple_of(32) && shape.block.tokens.is_multiple_of(16);
-        let kernel = by_width("attend", if whole { mma } else { plain }, g.head_dim)?;
+        let kernel = by_width("attend", plain, g.head_dim)?;
         let splits = shape.slots.div_ceil(ENTRIES) + 1;
         let places = rows.rows() * g.heads;
         let part = self.scratch(0, places * splits * (g.head_dim + 2) * size_of::<f32>())?;

@@ -162,6 +162,52 @@ fn attend_does_not_see_slot_ids() {
 }
 
 #[test]
+fn attend_alone_as_in_a_batch_and_with_fewer_rows() {
+    let Some((_, mut cuda)) = devices("attend, alone") else { return };
+    let mut random = Random::new(16);
+    // Pools of several splits; from 4 to 32 queries, so other kernels for the same row.
+    let batch = Step::new(&mut random, (8, 2), 128, 16, 97);
+    let (all_out, all_lse) = batch.run(&mut cuda, true);
+    for _ in 0..20 {
+        assert_eq!(bits(&batch.run(&mut cuda, true).0), bits(&all_out), "the same again");
+    }
+    let (chunk, tail) = (batch.shape.block.chunk(), 2 * batch.shape.tail_tokens * 128);
+    let rows_before: usize = batch.counts[..1].iter().sum();
+    let pools = 2..4;
+    let mut alone = batch.clone();
+    alone.shape.seqs = 1;
+    alone.counts = vec![1];
+    alone.tails = vec![batch.tails[1]];
+    alone.q = batch.q[rows_before * 1024..][..1024].to_vec();
+    alone.slots = batch.slots[pools.start * 97 * chunk..pools.end * 97 * chunk].to_vec();
+    alone.entries = batch.entries[pools.start * 97..pools.end * 97].to_vec();
+    alone.entry_count = batch.entry_count[pools.clone()].to_vec();
+    alone.tail = batch.tail[pools.start * tail..pools.end * tail].to_vec();
+    let (out, lse) = alone.run(&mut cuda, true);
+    assert_eq!(bits(&out), bits(&all_out[rows_before * 1024..][..1024]));
+    let masses = &all_lse[rows_before * 8 * 98..][..8 * 98];
+    assert!(lse.iter().zip(masses).all(|(a, b)| a.to_bits() == b.to_bits()));
+}
+
+#[test]
+fn attend_of_an_entry_beyond_the_slots_is_nan_in_its_pool_alone() {
+    let Some((_, mut cuda)) = devices("attend, beyond the slots") else { return };
+    let mut random = Random::new(17);
+    let mut step = Step::new(&mut random, (8, 2), 128, 16, 37);
+    let want = step.run(&mut cuda, false).0;
+    // Pool 1, the second KV head of the first sequence, is full.
+    step.entries[37 + 35] = 37;
+    let (out, lse) = step.run(&mut cuda, true);
+    for (i, (got, want)) in out.iter().zip(&want).enumerate() {
+        let of_pool = i / 1024 < step.counts[0] && i / 128 % 8 >= 4;
+        assert!(if of_pool { got.is_nan() } else { got.to_bits() == want.to_bits() }, "element {i}");
+    }
+    for row in 0..step.counts[0] {
+        assert!(lse[(row * 8 + 4) * 38 + 35].is_nan() && lse[(row * 8 + 4) * 38 + 34].is_finite());
+    }
+}
+
+#[test]
 fn prefill_attend() {
     let Some((mut cpu, mut cuda)) = devices("prefill_attend") else { return };
     struct Case {
