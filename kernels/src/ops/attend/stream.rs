@@ -147,6 +147,8 @@ pub(super) fn launch(cuda: &mut Cuda, args: AttendArgs<'_, Cuda>) -> Result<()> 
         attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
     let per_block =
         attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    // With less than two rounds of items, fewer thread blocks with longer rings end more evenly. Results do not hang on it.
+    let blocks = if places * splits < 2 * blocks * cuda.gpu.multiprocessors { blocks.min(2) } else { blocks };
     let (stages, blocks) = stages(d, eights, blocks, per_multiprocessor, per_block);
     let (fixed, stage) = shared_bytes(d, eights);
     let (slot_rows, tail_rows) = rows(shape)?;
