@@ -194,7 +194,7 @@ fn share(reach: usize, columns: usize, multiprocessors: usize) -> usize {
 
 /// Blocks of a thread block come in such multiples, and are at most so many.
 const SHARE: usize = 64;
-const MOST_SHARE: usize = 256;
+const MOST_SHARE: usize = 512;
 
 impl Cuda {
     /// Lifts the queries of the ranking rows.
