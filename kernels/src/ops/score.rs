@@ -16,8 +16,8 @@ use crate::{Cpu, Cuda};
 use combine::Combine;
 use decode::TileScores;
 pub(crate) use device::{
-    CombineArgs, LiftArgs, LogitArgs, MOST_QUERIES, NO_POLICY, QUERIES, SCORE_KERNELS, SCORE_SOURCES,
-    ScoreSizes, TWIN_KERNELS, TWIN_SOURCES, score_defines,
+    CombineArgs, ENCODE_SOURCES, LiftArgs, LogitArgs, MOST_QUERIES, NO_POLICY, QUERIES, SCORE_KERNELS,
+    SCORE_SOURCES, ScoreSizes, TWIN_KERNELS, TWIN_SOURCES, score_defines,
 };
 use half::bf16;
 use oasis_core::chain::CONTROL_STEP;

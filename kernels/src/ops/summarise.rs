@@ -1,11 +1,13 @@
 //! Block summaries: encoded by the policy, rounded by its storage.
 
 use super::need;
+use super::score::{ENCODE_SOURCES, score_defines};
+use crate::cuda::{Shape, arg};
 use crate::simd::Widen;
 use crate::team::Parts;
 use crate::{Cpu, Cuda};
 use oasis_core::ops::{CacheShape, Memory, Summarise, SummariseArgs};
-use oasis_core::policy::{Keys, Summary};
+use oasis_core::policy::{DeviceSummary, Keys, Summary};
 use oasis_core::store::HostStore;
 use oasis_core::{Error, Result, storage};
 use std::ops::Range;
@@ -30,15 +32,68 @@ impl Summarise for Cpu {
 }
 
 impl Summarise for Cuda {
-    /// Encoded on the host, which has the keys and the policy; bytes go up.
+    /// On the device, from the host store's memory, where the policy has a twin; else on the host, and bytes go up.
     fn summarise(&mut self, args: SummariseArgs<'_, Self>) -> Result<()> {
         check(self, &args)?;
+        if args.summary.shape(args.shape.block).bytes() * args.blocks.len() == 0 {
+            return Ok(());
+        }
+        match args.summary.device(args.shape.block) {
+            Some(twin) if shared_bytes(&args) <= SHARED => self.summarise_here(&args, &twin),
+            _ => self.summarise_on_host(args),
+        }
+    }
+}
+
+/// Most shared memory of a thread block: what every device with bf16 tensor cores has.
+const SHARED: usize = 96 << 10;
+
+/// Bytes of a block's keys and vectors, in f32.
+fn shared_bytes<B: Memory>(args: &SummariseArgs<'_, B>) -> usize {
+    let (block, form) = (args.shape.block, args.summary.shape(args.shape.block));
+    size_of::<f32>() * (block.half() + form.vectors * form.dim)
+}
+
+impl Cuda {
+    fn summarise_here(&mut self, args: &SummariseArgs<'_, Self>, twin: &DeviceSummary) -> Result<()> {
+        let (shape, summary) = (args.shape, args.summary);
+        let form = summary.shape(shape.block);
+        let defines = score_defines(summary, &form, shape.block, 1);
+        let module = self.gpu.module(&ENCODE_SOURCES, &twin.code, &defines, &["summarise"])?;
+        let pool = args.seq * shape.kv_heads;
+        let fit = args.fit.at(pool * summary.fit_len(shape.block));
+        let mut start = 0;
+        for extent in args.store.extents(args.seq) {
+            let layout = &extent.layout;
+            let here = args.blocks.start.max(start)..args.blocks.end.min(start + layout.blocks);
+            let first = here.start - start;
+            start += layout.blocks;
+            if here.is_empty() {
+                continue;
+            }
+            let chunk = shape.block.chunk() as u64;
+            let chunks = extent.data.at(layout.offset(args.layer, first, 0));
+            let block_stride = shape.kv_heads as u64 * chunk;
+            let blocks = shape.blocks as u32;
+            let out = args.out.at((pool * shape.blocks + here.start) * form.bytes());
+            let mut list =
+                [arg(&chunks), arg(&block_stride), arg(&chunk), arg(&fit), arg(&blocks), arg(&out)];
+            let launch = Shape {
+                grid: [here.len(), shape.kv_heads, 1],
+                threads: 128,
+                shared: shared_bytes(args) as u32,
+                early: false,
+            };
+            // SAFETY: summarise.cu's arguments: the blocks lie in the extent, and `check` has seen `fit` and `out`.
+            unsafe { self.launch_as(module.kernel("summarise")?, "summarise", launch, &mut list)? };
+        }
+        Ok(())
+    }
+
+    fn summarise_on_host(&mut self, args: SummariseArgs<'_, Self>) -> Result<()> {
         let shape = args.shape;
         let bytes = args.summary.shape(shape.block).bytes();
         let count = args.blocks.len();
-        if bytes * count == 0 {
-            return Ok(());
-        }
         let fit_len = shape.pools() * args.summary.fit_len(shape.block);
         let fit = self.fetch_host(args.fit, fit_len)?;
         let mut stored = vec![0_u8; shape.kv_heads * count * bytes];

@@ -1,11 +1,11 @@
 //! Every key of the block in bf16: the score is ln of the block's exact attention mass. No saving (half the
 //! KV cache stays on the device); the ceiling that other summaries are held against.
 
-use super::scaled;
+use super::{device_scaled_lift, scaled};
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::geometry::BlockShape;
-use oasis_core::policy::{Keys, Reduce, Summary, SummaryShape};
+use oasis_core::policy::{DeviceSummary, Keys, Reduce, Summary, SummaryShape};
 use oasis_core::registry::{Entry, Params, SummaryEntry};
 use oasis_core::settings::Group;
 use oasis_core::storage::{Rounding, Storage};
@@ -28,6 +28,11 @@ fn build(params: &Params) -> Result<Box<dyn Summary>> {
     Ok(Box::new(ExactKeys))
 }
 
+const ENCODE: &str = r"__device__ void summary_encode(const float*, const float* keys, float* out) {
+    for (u32 i = threadIdx.x; i < TOKENS * HEAD_DIM; i += blockDim.x) out[i] = keys[i];
+}
+";
+
 impl Summary for ExactKeys {
     fn shape(&self, block: BlockShape) -> SummaryShape {
         SummaryShape {
@@ -46,6 +51,10 @@ impl Summary for ExactKeys {
     fn lift(&self, _fit: &[f32], query: &[f32], out: &mut [f32]) -> f32 {
         scaled(query, out);
         0.0
+    }
+
+    fn device(&self, block: BlockShape) -> Option<DeviceSummary> {
+        Some(DeviceSummary { code: ENCODE.to_owned() + &device_scaled_lift(block.head_dim) })
     }
 
     fn group(&self) -> Group {

@@ -4,11 +4,11 @@
 //! the sum over coordinates is one inner product of `[max | min]` with `[q⁺ | q⁻]/√d`. Max is stored rounded
 //! up and min rounded down, so that the bound survives storage.
 
-use super::logit_scale;
+use super::{device_float, logit_scale};
 use crate::no_parameters;
 use oasis_core::Result;
 use oasis_core::geometry::BlockShape;
-use oasis_core::policy::{Keys, Reduce, Summary, SummaryShape};
+use oasis_core::policy::{DeviceSummary, Keys, Reduce, Summary, SummaryShape};
 use oasis_core::registry::{Entry, Params, SummaryEntry};
 use oasis_core::storage::{Rounding, Storage};
 
@@ -39,6 +39,28 @@ fn larger(a: f32, b: f32) -> f32 {
 fn smaller(a: f32, b: f32) -> f32 {
     if a < b || a.is_nan() { a } else { b }
 }
+
+const CODE: &str = r"__device__ void summary_encode(const float*, const float* keys, float* out) {
+    for (u32 i = threadIdx.x; i < HEAD_DIM; i += blockDim.x) {
+        float most = -INF, least = INF;
+        for (u32 t = 0; t < TOKENS; t++) {
+            float k = keys[t * HEAD_DIM + i];
+            most = most > k || isnan(most) ? most : k;
+            least = least < k || isnan(least) ? least : k;
+        }
+        out[i] = most;
+        out[HEAD_DIM + i] = least;
+    }
+}
+__device__ float summary_lift(const float*, const float* query, float* out) {
+    for (u32 i = threadIdx.x; i < HEAD_DIM; i += blockDim.x) {
+        float q = query[i];
+        out[i] = q < 0.0f ? 0.0f : q * SCALE;
+        out[HEAD_DIM + i] = q > 0.0f ? 0.0f : q * SCALE;
+    }
+    return 0.0f;
+}
+";
 
 impl Summary for MinMax {
     fn shape(&self, block: BlockShape) -> SummaryShape {
@@ -72,6 +94,10 @@ impl Summary for MinMax {
             minus[i] = if q > 0.0 { 0.0 } else { q * scale };
         }
         0.0
+    }
+
+    fn device(&self, block: BlockShape) -> Option<DeviceSummary> {
+        Some(DeviceSummary { code: CODE.replace("SCALE", &device_float(logit_scale(block.head_dim))) })
     }
 
     fn is_upper_bound(&self) -> bool {

@@ -32,3 +32,22 @@ fn mean_key(keys: &[f32], out: &mut [f32]) {
         *out = (sum / n) as f32;
     }
 }
+
+/// A float of CUDA C++, to the bit.
+fn device_float(x: f32) -> String {
+    format!("__int_as_float(0x{:08x})", x.to_bits())
+}
+
+/// [`scaled`] of `query` on the device.
+fn device_scaled(head_dim: usize) -> String {
+    let scale = device_float(logit_scale(head_dim));
+    format!("    for (u32 i = threadIdx.x; i < HEAD_DIM; i += blockDim.x) out[i] = query[i] * {scale};\n")
+}
+
+/// A `summary_lift` that is [`scaled`], and adds nothing.
+fn device_scaled_lift(head_dim: usize) -> String {
+    let scaled = device_scaled(head_dim);
+    format!(
+        "__device__ float summary_lift(const float*, const float* query, float* out) {{\n{scaled}    return 0.0f;\n}}\n"
+    )
+}

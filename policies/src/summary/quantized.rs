@@ -5,7 +5,7 @@
 
 use crate::SUMMARIES;
 use oasis_core::geometry::BlockShape;
-use oasis_core::policy::{Keys, Summary, SummaryShape};
+use oasis_core::policy::{DeviceSummary, Keys, Summary, SummaryShape};
 use oasis_core::registry::{Entry, Param, Params, SummaryEntry, find};
 use oasis_core::settings::Group;
 use oasis_core::storage::Storage;
@@ -102,6 +102,10 @@ impl Summary for Quantized {
 
     fn lift(&self, fit: &[f32], query: &[f32], out: &mut [f32]) -> f32 {
         self.inner.lift(fit, query, out)
+    }
+
+    fn device(&self, block: BlockShape) -> Option<DeviceSummary> {
+        self.inner.device(block)
     }
 
     fn group(&self) -> Group {

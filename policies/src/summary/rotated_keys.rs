@@ -9,9 +9,9 @@
 //! and RaBitQ (Gao, Long 2024). The score is ln Σ exp over the tokens of (q·mean + Rq·R(k − mean))/√d.
 
 use super::rotation::Rotation;
-use super::{logit_scale, mean_key, scaled};
+use super::{device_float, device_scaled, logit_scale, mean_key, scaled};
 use oasis_core::geometry::BlockShape;
-use oasis_core::policy::{Keys, Reduce, Summary, SummaryShape};
+use oasis_core::policy::{DeviceSummary, Keys, Reduce, Summary, SummaryShape};
 use oasis_core::registry::{Entry, Param, Params, SummaryEntry};
 use oasis_core::settings::Group;
 use oasis_core::storage::{Rounding, Storage};
@@ -56,6 +56,22 @@ fn build(params: &Params) -> Result<Box<dyn Summary>> {
     Ok(Box::new(RotatedKeys { bits, rotation: OnceLock::new() }))
 }
 
+const ENCODE: &str = r"__device__ void summary_encode(const float* fit, const float* keys, float* out) {
+    for (u32 i = threadIdx.x; i < TOKENS * HEAD_DIM; i += blockDim.x) out[i] = keys[i] - fit[i % HEAD_DIM];
+    rotate(out, TOKENS);
+}
+";
+
+/// The sum starts from −0, as the host's does.
+const LIFT: &str = r"__device__ float summary_lift(const float* fit, const float* query, float* out) {
+SCALED
+    rotate(out, 1);
+    float along = -0.0f;
+    for (u32 i = 0; i < HEAD_DIM; i++) along += query[i] * fit[i];
+    return along * SCALE;
+}
+";
+
 impl RotatedKeys {
     fn rotate(&self, x: &mut [f32], dim: usize) {
         let (made_for, rotation) = self.rotation.get_or_init(|| (dim, Rotation::new(dim)));
@@ -99,6 +115,14 @@ impl Summary for RotatedKeys {
         self.rotate(out, query.len());
         let along_mean: f32 = query.iter().zip(fit).map(|(q, m)| q * m).sum();
         along_mean * logit_scale(query.len())
+    }
+
+    fn device(&self, block: BlockShape) -> Option<DeviceSummary> {
+        let rotate = Rotation::new(block.head_dim).device();
+        let lift = LIFT
+            .replace("SCALED\n", &device_scaled(block.head_dim))
+            .replace("SCALE", &device_float(logit_scale(block.head_dim)));
+        Some(DeviceSummary { code: rotate + ENCODE + &lift })
     }
 
     fn group(&self) -> Group {

@@ -39,18 +39,42 @@ impl Rotation {
 
     /// Rotates `x` in place.
     pub fn apply(&self, x: &mut [f32]) {
-        let mut mixed = self.part;
         for part in x.chunks_exact_mut(self.part) {
             sylvester(part);
         }
         if !self.mix.is_empty() {
-            mixed *= self.parts;
             for at in 0..self.part {
                 self.mix_parts(x, at);
             }
         }
-        let scale = 1.0 / (mixed as f32).sqrt();
+        let scale = self.scale();
         x.iter_mut().for_each(|v| *v *= scale);
+    }
+
+    /// What makes a rotation of the signs: 1/√ of the coordinates that are mixed with each other.
+    fn scale(&self) -> f32 {
+        let mixed = if self.mix.is_empty() { self.part } else { self.part * self.parts };
+        1.0 / (mixed as f32).sqrt()
+    }
+
+    /// CUDA C++ of `rotate(x, count)`: [`Rotation::apply`] to each of `count` vectors in shared memory, by all threads of a
+    /// thread block, with the same operations in the same order. It synchronises first and last.
+    pub(super) fn device(&self) -> String {
+        let row = |row: &[bool]| {
+            let bits = row.iter().enumerate().fold(0_u64, |bits, (i, &plus)| bits | u64::from(plus) << i);
+            format!("0x{bits:016x}ull")
+        };
+        let rows: Vec<String> = self.mix.chunks_exact(self.parts).map(row).collect();
+        let (signs, mix) = match rows.len() {
+            0 => (String::new(), ""),
+            n => (format!("__device__ const u64 ROTATION_SIGNS[{n}] = {{{}}};\n", rows.join(", ")), MIX),
+        };
+        signs
+            + &ROTATE
+                .replace("MIX\n", mix)
+                .replace("PARTS", &self.parts.to_string())
+                .replace("PART", &self.part.to_string())
+                .replace("SCALE", &super::device_float(self.scale()))
     }
 
     /// Mixes the coordinates at `at` of all parts.
@@ -64,6 +88,39 @@ impl Rotation {
         }
     }
 }
+
+const ROTATE: &str = r"__device__ void rotate(float* x, u32 count) {
+    __syncthreads();
+    for (u32 half = 1; half < PART; half *= 2) {
+        for (u32 i = threadIdx.x; i < count * HEAD_DIM / 2; i += blockDim.x) {
+            float* p = x + i / half * 2 * half + i % half;
+            float a = p[0], b = p[half];
+            p[0] = a + b;
+            p[half] = a - b;
+        }
+        __syncthreads();
+    }
+MIX
+    for (u32 i = threadIdx.x; i < count * HEAD_DIM; i += blockDim.x) x[i] *= SCALE;
+    __syncthreads();
+}
+";
+
+/// Sums start from −0, as those of the host do.
+const MIX: &str = r"    for (u32 i = threadIdx.x; i < count * PART; i += blockDim.x) {
+        float* p = x + i / PART * HEAD_DIM + i % PART;
+        float column[PARTS];
+#pragma unroll
+        for (u32 c = 0; c < PARTS; c++) column[c] = p[c * PART];
+        for (u32 r = 0; r < PARTS; r++) {
+            float sum = -0.0f;
+#pragma unroll
+            for (u32 c = 0; c < PARTS; c++) sum += ROTATION_SIGNS[r] >> c & 1 ? column[c] : -column[c];
+            p[r * PART] = sum;
+        }
+    }
+    __syncthreads();
+";
 
 /// Sylvester's transform without its factor; the length is a power of two.
 fn sylvester(x: &mut [f32]) {

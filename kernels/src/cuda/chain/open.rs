@@ -19,11 +19,12 @@ use std::sync::Arc;
 const POOL: &str = include_str!("../pool.cuh");
 
 /// Of a chain that ranks: the score op's, the twins', its own.
-pub(in crate::cuda) const RANKED: [Source; 10] = [
+pub(in crate::cuda) const RANKED: [Source; 11] = [
     SCORE_SOURCES[0],
     SCORE_SOURCES[1],
     SCORE_SOURCES[2],
     SCORE_SOURCES[3],
+    SCORE_SOURCES[4],
     TWIN_SOURCES[0],
     ("encode.cuh", include_str!("../encode.cuh")),
     CHAIN[0],

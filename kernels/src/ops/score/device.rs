@@ -9,10 +9,11 @@ use oasis_core::storage::{Rounding, Storage, normal_levels};
 use oasis_core::{Error, Result};
 
 /// Sources that score; they need [`score_defines`] and no policy's code.
-pub(crate) const SCORE_SOURCES: [Source; 4] = [
+pub(crate) const SCORE_SOURCES: [Source; 5] = [
     ("control.cuh", include_str!("../../cuda/control.cuh")),
     ("storage.cuh", include_str!("../../cuda/storage.cuh")),
     ("score.cu", include_str!("../score.cu")),
+    ("score_mma.cu", include_str!("../score_mma.cu")),
     ("combine.cu", include_str!("../combine.cu")),
 ];
 
@@ -24,6 +25,13 @@ pub(crate) const TWIN_SOURCES: [Source; 1] = [("lift.cu", include_str!("../lift.
 
 /// Kernels of [`TWIN_SOURCES`].
 pub(crate) const TWIN_KERNELS: [&str; 1] = ["lift"];
+
+/// Sources that encode with a policy's twin, for [`super::super::summarise`].
+pub(crate) const ENCODE_SOURCES: [Source; 3] = [
+    SCORE_SOURCES[1],
+    ("encode.cuh", include_str!("../../cuda/encode.cuh")),
+    ("summarise.cu", include_str!("../summarise.cu")),
+];
 
 /// Queries are counted in eights.
 pub(crate) const QUERIES: usize = 8;
@@ -81,12 +89,39 @@ pub(crate) fn score_defines(
         ("CODE_BYTES", form.storage.code_bytes(form.dim)),
         ("SCALE_BYTES", form.storage.scale_bytes(form.rounding)),
         ("SUMMARY_BYTES", form.bytes()),
+        ("MMA", usize::from(on_tensor_cores(form))),
     ]
     .map(|(name, value)| (name, value.to_string()))
     .into_iter()
     .chain([("LEVEL_STEP", float(level_step)), ("CODE_STEP", float(code_step))])
     .collect()
 }
+
+/// Whether score_mma.cu takes the form: whole words a vector, parts that end where four lanes' words do, and blocks that
+/// are a part of a tile of 8 vectors or a few of them. Others are scored coordinate by coordinate.
+fn on_tensor_cores(form: &SummaryShape) -> bool {
+    let (codes, vectors) = (form.storage.code_bytes(form.dim), form.vectors);
+    let tiles = 8 % vectors == 0 || (vectors.is_multiple_of(8) && vectors <= MOST_VECTORS);
+    let words = codes.is_multiple_of(4) && form.bytes().is_multiple_of(4) && codes <= MOST_CODE_BYTES;
+    let whole = match (form.storage, form.rounding) {
+        (Storage::F32, _) => false,
+        (Storage::Bf16, _) => form.dim.is_multiple_of(16),
+        (Storage::Affine { bits }, Rounding::Outward { upper }) => {
+            let word = 32 / usize::from(bits);
+            form.dim.is_multiple_of(word) && upper.is_multiple_of(4 * word)
+        }
+        (Storage::Affine { bits } | Storage::Normal { bits }, _) => {
+            form.dim.is_multiple_of(32 / usize::from(bits))
+        }
+    };
+    tiles && words && whole
+}
+
+/// Most vectors of a block whose products a warp keeps.
+const MOST_VECTORS: usize = 64;
+
+/// Most bytes of a vector; its queries take 16 times as many, 32 with 4 or 8 bits, of shared memory.
+const MOST_CODE_BYTES: usize = 1024;
 
 /// What every scoring launch takes. Addresses are the device's.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +182,20 @@ pub(crate) struct CombineArgs {
     pub scores: u64,
 }
 
+/// Threads of a thread block of score_blocks.
+const THREADS: u32 = 256;
+
+/// Blocks of a thread block: few enough that all multiprocessors have some work, many enough that laying queries out does
+/// not count. It hangs on capacities only, and no score hangs on it.
+fn share(reach: usize, columns: usize, multiprocessors: usize) -> usize {
+    let wanted = (2 * multiprocessors).div_ceil(columns.max(1));
+    (reach / wanted.max(1)).next_multiple_of(SHARE).clamp(SHARE, MOST_SHARE)
+}
+
+/// Blocks of a thread block come in such multiples, and are at most so many.
+const SHARE: usize = 64;
+const MOST_SHARE: usize = 512;
+
 impl Cuda {
     /// Lifts the queries of the ranking rows.
     pub(crate) fn lift(&self, module: &Module, sizes: &ScoreSizes, args: &LiftArgs) -> Result<()> {
@@ -169,7 +218,10 @@ impl Cuda {
 
     /// Every query's logit of every candidate.
     pub(crate) fn score_blocks(&self, module: &Module, sizes: &ScoreSizes, args: &LogitArgs) -> Result<()> {
-        let [kv_heads, blocks, queries] = [sizes.kv_heads, sizes.blocks, sizes.queries].map(|x| x as u32);
+        let eights = sizes.queries / QUERIES;
+        let share = share(args.reach, sizes.pools * eights, self.gpu.multiprocessors);
+        let [kv_heads, blocks, queries, each] =
+            [sizes.kv_heads, sizes.blocks, sizes.queries, share].map(|x| x as u32);
         let mut list = [
             arg(&args.summaries),
             arg(&args.lifted),
@@ -178,11 +230,12 @@ impl Cuda {
             arg(&kv_heads),
             arg(&blocks),
             arg(&queries),
+            arg(&each),
             arg(&args.logits),
         ];
-        let grid = [args.reach.div_ceil(8), sizes.pools, sizes.queries / QUERIES];
-        // SAFETY: score.cu's arguments, of the lengths that the fields say.
-        unsafe { self.launch_of(module, "score_blocks", grid, 256, &mut list) }
+        let grid = [args.reach.div_ceil(share) * eights, sizes.pools, 1];
+        // SAFETY: score_mma.cu's arguments, of the lengths that the fields say.
+        unsafe { self.launch_of(module, "score_blocks", grid, THREADS, &mut list) }
     }
 
     /// The logits of a pool's queries to one score a candidate.
