@@ -79,13 +79,20 @@ __device__ __forceinline__ void renew_entries(const Chain& c, const Layer& l, u3
     const u32* slot_of = c.slot_of + ((u64)layer * c.pools + pool) * c.blocks;
     u32* entries = l.entries + (u64)pool * c.slots;
     u32 done = 0;
-    for (u32 from = 0; from < sealed; from += blockDim.x) {
-        u32 block = from + threadIdx.x;
-        u32 slot = block < sealed ? slot_of[block] : NONE;
-        bool in = slot != NONE;
-        if (in && c.selected_only && block >= first && block < end) in = meta[slot].flags & SELECTED;
-        u32 all, rank = block_rank(in, all);
-        if (in) entries[done + rank] = c.by_block ? block : slot;
+    for (u32 from = 0; from < sealed; from += 4 * blockDim.x) {
+        u32 start = from + 4 * threadIdx.x, slot[4], count = 0, all;
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) slot[j] = start + j < sealed ? slot_of[start + j] : NONE;
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            bool judged = c.selected_only && start + j >= first && start + j < end;
+            if (judged && slot[j] != NONE && !(meta[slot[j]].flags & SELECTED)) slot[j] = NONE;
+            count += slot[j] != NONE;
+        }
+        u32 at = done + block_offset(count, all);
+#pragma unroll
+        for (u32 j = 0; j < 4; j++)
+            if (slot[j] != NONE) entries[at++] = c.by_block ? start + j : slot[j];
         done += all;
     }
     if (threadIdx.x == 0) l.entry_count[pool] = done;

@@ -62,20 +62,66 @@ __device__ __forceinline__ u32 block_rank(bool flag, u32& all) {
     return __reduce_add_sync(FULL, lane < warp ? count : 0) + __popc(raised & ((1u << lane) - 1));
 }
 
+// The sum of `count` over the threads before this one; `all`: over the block.
+__device__ __forceinline__ u32 block_offset(u32 count, u32& all) {
+    __shared__ u32 room[32];
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = count;
+#pragma unroll
+    for (u32 at = 1; at < 32; at *= 2) {
+        u32 other = __shfl_up_sync(FULL, sum, at);
+        if (lane >= at) sum += other;
+    }
+    __syncthreads();
+    if (lane == 31) room[warp] = sum;
+    __syncthreads();
+    u32 of = lane < blockDim.x / 32 ? room[lane] : 0;
+    all = __reduce_add_sync(FULL, of);
+    return __reduce_add_sync(FULL, lane < warp ? of : 0) + sum - count;
+}
+
+// Keys that a thread keeps in registers while it searches.
+#define KEPT 4
+
 // The n-th smallest (from 1) of key(0) .. key(count - 1), bit by bit: the largest x that at most n - 1 keys are below.
 // `below`: how many keys are smaller than it.
 template <class Key>
 __device__ __forceinline__ u32 nth_smallest(Key key, u32 count, u32 n, u32& below) {
-    u32 x = 0;
+    __shared__ u32 room[2][32];
+    u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x / 32;
+    u32 kept[KEPT], some = 0, every = NONE, rest = threadIdx.x + KEPT * blockDim.x;
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++) {
+        u32 i = threadIdx.x + j * blockDim.x;
+        kept[j] = i < count ? key(i) : NONE;
+        if (i < count) some |= kept[j], every &= kept[j];
+    }
+    for (u32 i = rest; i < count; i += blockDim.x) {
+        u32 k = key(i);
+        some |= k, every &= k;
+    }
+    some = __reduce_or_sync(FULL, some);
+    every = __reduce_and_sync(FULL, every);
+    __syncthreads();
+    if (lane == 0) room[0][warp] = some, room[1][warp] = every;
+    __syncthreads();
+    some = __reduce_or_sync(FULL, lane < warps ? room[0][lane] : 0);
+    every = __reduce_and_sync(FULL, lane < warps ? room[1][lane] : NONE);
+    __syncthreads();
+    // Bits that all keys share, from the top, are found.
     below = 0;
-    for (u32 bit = 1u << 31; bit; bit >>= 1) {
-        u32 less = 0;
-        for (u32 i = threadIdx.x; i < count; i += blockDim.x) less += key(i) < (x | bit);
-        less = block_total(less);
-        if (less < n) {
-            x |= bit;
-            below = less;
-        }
+    if (some == every) return every;
+    u32 bit = 1u << (31 - __clz(some ^ every)), x = every & ~(2 * bit - 1), turn = 0;
+    for (; bit; bit >>= 1, turn ^= 1) {
+        u32 less = 0, split = x | bit;
+#pragma unroll
+        for (u32 j = 0; j < KEPT; j++) less += kept[j] < split;
+        for (u32 i = rest; i < count; i += blockDim.x) less += key(i) < split;
+        less = __reduce_add_sync(FULL, less);
+        // Whoever writes here again has passed the next barrier, behind which all have read this.
+        if (lane == 0) room[turn][warp] = less;
+        __syncthreads();
+        less = __reduce_add_sync(FULL, lane < warps ? room[turn][lane] : 0);
+        if (less < n) x = split, below = less;
     }
     return x;
 }

@@ -13,6 +13,9 @@
 
 #define THREADS 256
 
+// Neighbouring blocks that a thread looks at.
+#define EACH 4
+
 // Ranks by (score descending, block id ascending): smaller is better, NaN last.
 __device__ __forceinline__ u32 rank_key(float score) { return isnan(score) ? NONE : ~ascending(score); }
 
@@ -100,35 +103,50 @@ __device__ __forceinline__ Walk walk(const Chain& c, const Pool& p, const SeqCon
     if (!all_wanted) last = nth_smallest(key_of, n, c.k, below);
     u32 ties = c.k - below, tied = 0, nans = 0;
     Walk w = {0, 0, 0};
-    for (u32 from = 0; from < n; from += blockDim.x) {
-        u32 i = from + threadIdx.x;
-        bool in = i < n;
-        u32 key = in ? key_of(i) : NONE;
-        u32 slot = in ? slot_of[seq.first + i] : NONE;
-        nans += in && key == NONE;
-        u32 all, before = block_rank(in && key == last, all);
-        bool wanted = in && (all_wanted || key < last || (key == last && tied + before < ties));
-        tied += all;
-        u32 rank = w.misses + block_rank(wanted && slot == NONE, all);
-        w.misses += all;
-        if (wanted && slot == NONE) {
-            miss_key[rank] = key;
-            miss_block[rank] = seq.first + i;
+    for (u32 from = 0; from < n; from += EACH * blockDim.x) {
+        u32 start = from + EACH * threadIdx.x, key[EACH], slot[EACH], own_ties = 0, all;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            bool in = start + j < n;
+            key[j] = in ? key_of(start + j) : NONE;
+            slot[j] = in ? slot_of[seq.first + start + j] : NONE;
+            nans += in && key[j] == NONE;
+            own_ties += in && key[j] == last;
         }
-        rank = w.leaving + block_rank(in && !wanted && slot != NONE, all);
-        w.leaving += all;
-        if (slot == NONE) continue;
-        SlotMeta& m = p.meta[slot];
-        if (wanted) {
-            m.last_selected = p.now;
-            m.selections += 1;
-            m.flags |= SELECTED;
+        u32 before = tied + block_offset(own_ties, all), wanted = 0, listed = 0;
+        tied += all;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            bool in = start + j < n, tie = in && key[j] == last;
+            bool is = in && (all_wanted || key[j] < last || (tie && before < ties));
+            before += tie;
+            wanted |= (u32)is << j;
+            // Two counts in a word: what is missing, and what may leave.
+            if (in && is == (slot[j] == NONE)) listed += is ? 1 : 1 << 16;
+        }
+        u32 at = block_offset(listed, all), miss = w.misses + (at & 0xffff), leave = w.leaving + (at >> 16);
+        w.misses += all & 0xffff;
+        w.leaving += all >> 16;
+#pragma unroll
+        for (u32 j = 0; j < EACH; j++) {
+            bool is = wanted >> j & 1;
+            if (is && slot[j] == NONE) {
+                miss_key[miss] = key[j];
+                miss_block[miss++] = seq.first + start + j;
+            }
+            if (slot[j] == NONE) continue;
+            SlotMeta& m = p.meta[slot[j]];
+            if (is) {
+                m.last_selected = p.now;
+                m.selections += 1;
+                m.flags |= SELECTED;
 #ifdef QUEUE
-            m.own = queue_touch(m.own);
+                m.own = queue_touch(m.own);
 #endif
-        } else {
-            m.flags &= ~SELECTED;
-            leaving[rank] = slot;
+            } else {
+                m.flags &= ~SELECTED;
+                leaving[leave++] = slot[j];
+            }
         }
     }
     w.nans = block_total(nans);
