@@ -162,6 +162,6 @@ mod tests {
     fn annotations_go_and_lines_join() {
         let text = "He buys 2/2=<<2/2=1>>1 bolt\nSo 2+1=<<2+1=3>>3 bolts.";
         assert_eq!(without_annotations(text), "He buys 2/2=1 bolt So 2+1=3 bolts.");
-        assert_eq!(without_annotations("open << end"), "open ");
+        assert_eq!(without_annotations("open << end"), "open");
     }
 }

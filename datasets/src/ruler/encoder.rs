@@ -217,6 +217,6 @@ mod tests {
     fn words_without_tokens_are_named() {
         let mut encoder = Encoder::new(nano_tokenizer(), "ruler_vt", false);
         let error = encoder.prompt(&whole()).unwrap_err().to_string();
-        assert!(error.contains("`Note`") && error.contains("`ruler_vt`"), "{error}");
+        assert!(error.contains("`thing.`") && error.contains("`ruler_vt`"), "{error}");
     }
 }

@@ -68,8 +68,8 @@ pub(crate) fn size(
     let Some(room) = length.checked_sub(answer).filter(|room| *room >= base) else {
         let needed = base + answer;
         let what = format!(
-            "{length} tokens can't hold the smallest prompt of `{task}` ({base} tokens and {answer} for the answer); give \
-             at least {needed}"
+            "{length} tokens can't hold the smallest prompt of `{task}` (here {base} tokens and {answer} for the answer); \
+             give at least {needed}"
         );
         return Err(Error::setting("length", what));
     };

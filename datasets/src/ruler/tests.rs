@@ -47,7 +47,8 @@ fn check(tokenizer: &Tokenizer, sample: &Sample, length: usize) {
     assert_eq!(tokenizer.encode(&whole, true).unwrap(), sample.prompt, "{}", sample.id);
     let (context, question) = sample.prompt.split_at(sample.question_at);
     let (context, question) = (text(tokenizer, context), text(tokenizer, question));
-    assert!(question.starts_with('\n') && question.trim().len() > 20, "{question}");
+    // A tokenizer may join the context's full stop with the line end behind it.
+    assert!(question.find('\n').is_some_and(|at| at < 3) && question.len() > 20, "{question}");
     let answer = text(tokenizer, &sample.answer);
     for reference in sample.references.iter().filter(|r| *r != "yes") {
         assert!(context.contains(reference.as_str()), "{}: no {reference}", sample.id);
@@ -61,8 +62,8 @@ fn every_type_fills_its_length_with_any_tokenizer() {
     for spec in &SPECS {
         for (tokenizer, lengths) in [
             (novel_tokenizer(), [4096, 5000]),
-            (byte_tokenizer(), [6001, 8192]),
-            (prefixing_tokenizer(), [8192, 8193]),
+            (byte_tokenizer(), [9001, 12_000]),
+            (prefixing_tokenizer(), [9000, 9001]),
         ] {
             // One blank more than the text has in front of it: what it decodes to is not what was encoded.
             let prefixed = std::ptr::eq(tokenizer, prefixing_tokenizer());
@@ -94,7 +95,7 @@ fn samples_do_not_depend_on_their_number_or_order() {
 #[test]
 fn one_small_sample_of_each_type_is_frozen() {
     for spec in &SPECS {
-        let length = if spec.name == "ruler_qa_2" { 1900 } else { 800 };
+        let length = if spec.name == "ruler_qa_2" { 3000 } else { 1000 };
         let sample = &samples(spec.name, novel_tokenizer(), length, 1)[0];
         let parts = [
             text(novel_tokenizer(), &sample.prompt[..sample.question_at]),
@@ -241,8 +242,9 @@ fn short_lengths_are_refused_with_what_would_do() {
         let error = of(60).unwrap_err().to_string();
         let least: usize = error.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(error.starts_with("length: 60 tokens") && error.contains(spec.name), "{error}");
-        // The worked examples of vt grow with the length.
-        assert!(of(least + 20).is_ok() && of(least - 1).is_err(), "{error}");
+        // Each length draws other keys, which may have a few tokens more or fewer.
+        assert!(of(least - 40).is_err(), "{error}");
+        of(least + 40).unwrap();
     }
 }
 
@@ -258,8 +260,8 @@ fn nano_is_refused_by_name() {
 fn chat_templates_go_around_the_question() {
     let tokenizer = novel_tokenizer();
     for name in ["ruler_niah_single_2", "ruler_cwe", "ruler_qa_1"] {
-        let plain = &samples(name, tokenizer, 4096, 1)[0];
-        let sample = &task(name, "template = \"chat\"").samples(tokenizer, 4096, 1, 42).unwrap()[0];
+        let plain = &samples(name, tokenizer, 6000, 1)[0];
+        let sample = &task(name, "template = \"chat\"").samples(tokenizer, 6000, 1, 42).unwrap()[0];
         let specials = |ids: &[u32]| -> Vec<String> {
             ids.iter().filter(|id| **id < 3).filter_map(|id| tokenizer.piece(*id)).collect()
         };
@@ -269,7 +271,7 @@ fn chat_templates_go_around_the_question() {
         let lead = text(tokenizer, &plain.prompt).rsplit(['?', ':', '\n']).next().unwrap().trim().to_owned();
         assert!(tail.contains("assistant\n\n") && tail.ends_with(&lead), "{tail}");
         let used = sample.prompt.len() + sample.max_new_tokens;
-        assert!((3892..=4096).contains(&used), "{used}");
+        assert!((5700..=6000).contains(&used), "{used}");
     }
 }
 
