@@ -152,8 +152,8 @@ fn letters(text: &str) -> usize {
     text.bytes().filter(u8::is_ascii_alphanumeric).count()
 }
 
-/// Byte ranges of a text's pieces: a cut before a single blank between two visible ASCII characters, and behind a line
-/// end before one.
+/// Byte ranges of a text's pieces: a cut before a single blank between two visible ASCII characters, and behind a single
+/// line end between two. Tokenizers split longer runs of white space by what follows, so those stay whole.
 fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let bytes = text.as_bytes();
     let mut from = 0;
@@ -163,7 +163,7 @@ fn pieces(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
         }
         let visible = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_graphic);
         let cut = |at: &usize| match bytes[at - 1] {
-            b'\n' => visible(*at),
+            b'\n' => visible(*at) && *at > 1 && visible(at - 2),
             before => bytes[*at] == b' ' && before.is_ascii_graphic() && visible(at + 1),
         };
         let to = (from + 1..bytes.len()).find(cut).unwrap_or(bytes.len());
@@ -183,7 +183,7 @@ mod tests {
     fn pieces_are_words_with_the_blank_before_them() {
         let text = "One two,\nthree  four\n\n- é x";
         let cut: Vec<&str> = pieces(text).map(|r| &text[r]).collect();
-        assert_eq!(cut, ["One", " two,\n", "three  four\n\n", "- é x"]);
+        assert_eq!(cut, ["One", " two,\n", "three  four\n\n- é x"]);
         assert_eq!(cut.concat(), text);
         assert_eq!(pieces("").count(), 0);
     }
