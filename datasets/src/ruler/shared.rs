@@ -63,7 +63,7 @@ pub(crate) fn prefix(counts: impl IntoIterator<Item = usize>) -> Vec<usize> {
 pub(crate) fn noise_lines(sentences: usize) -> Vec<String> {
     let full = NOISE.join(" ");
     let mut lines = vec![full; sentences / 5];
-    if sentences % 5 > 0 {
+    if !sentences.is_multiple_of(5) {
         lines.push(NOISE[..sentences % 5].join(" "));
     }
     lines
