@@ -44,6 +44,18 @@ impl Draw {
         pool
     }
 
+    /// 64 bits.
+    pub fn wide(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// Puts `items` in random order.
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.index(i + 1));
+        }
+    }
+
     /// A decimal number of `digits` digits that does not begin with 0.
     pub fn number(&mut self, digits: u32) -> String {
         let low = 10u32.pow(digits - 1);
@@ -79,6 +91,16 @@ mod tests {
         assert_eq!(numbers.len(), 120);
         assert!(numbers.iter().all(|&x| x < 127));
         assert_eq!(Draw::new(1).distinct(3, 9).len(), 3);
+    }
+
+    #[test]
+    fn a_shuffle_keeps_everything() {
+        let mut items: Vec<u32> = (0..50).collect();
+        Draw::new(2).shuffle(&mut items);
+        assert!(!items.is_sorted());
+        items.sort_unstable();
+        assert_eq!(items, (0..50).collect::<Vec<_>>());
+        Draw::new(2).shuffle::<u8>(&mut []);
     }
 
     #[test]

@@ -126,6 +126,8 @@ impl Fidelity {
             max_new_tokens: answer.len(),
             answer,
             references: Vec::new(),
+            choices: Vec::new(),
+            cut: 0,
             prompt_sha256: prompt_sha256(&window),
             document: format!("{NAME}-{length}-{index}"),
             prompt: window,

@@ -99,6 +99,8 @@ impl Haystack<'_> {
             question_at,
             answer: whole[cut..].to_vec(),
             references: vec![plan.number],
+            choices: Vec::new(),
+            cut: 0,
             max_new_tokens: whole.len() - cut + SPARE_TOKENS,
             prompt_sha256: prompt_sha256(&prompt),
             document: format!("{task}-{length}-{index}"),

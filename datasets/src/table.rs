@@ -1,7 +1,7 @@
 //! The table of tasks. Help, `list`, `show` and the tests derive from it.
 
 use crate::{
-    fidelity, grammar, needle, passkey,
+    fidelity, grammar, loaders, needle, passkey, ruler,
     task::{Task, TaskKind},
 };
 use oasis_core::{
@@ -43,8 +43,38 @@ macro_rules! grammar {
     };
 }
 
-/// All tasks.
-pub const TASKS: &[TaskEntry] = &[
+/// A row for one of RULER's types.
+macro_rules! ruler {
+    ($name:literal, $params:expr, $about:literal) => {
+        TaskEntry {
+            name: $name,
+            about: $about,
+            kind: TaskKind::Ruler,
+            version: ruler::VERSION,
+            params: $params,
+            build: |params| ruler::build($name, $params, params),
+        }
+    };
+}
+
+/// All tasks: those of this crate's own making, then [`loaders::ROWS`].
+pub const TASKS: &[TaskEntry] = &join::<25, 10, 35>(OWN, loaders::ROWS);
+
+const fn join<const A: usize, const B: usize, const N: usize>(
+    own: [TaskEntry; A],
+    loaded: [TaskEntry; B],
+) -> [TaskEntry; N] {
+    assert!(N == A + B, "the table has a row for every task");
+    let mut rows = [own[0]; N];
+    let mut i = 0;
+    while i < N {
+        rows[i] = if i < A { own[i] } else { loaded[i - A] };
+        i += 1;
+    }
+    rows
+}
+
+const OWN: [TaskEntry; 25] = [
     grammar!("niah_single", "One secret code of three digits in filler text."),
     grammar!("niah_multikey", "One secret code among many with other keys, one for every 64 tokens."),
     grammar!("niah_multivalue", "All two to four things that one person owns, in order of appearance."),
@@ -78,6 +108,27 @@ pub const TASKS: &[TaskEntry] = &[
         params: fidelity::PARAMS,
         build: fidelity::build,
     },
+    ruler!("ruler_niah_single_1", ruler::PARAMS, "One number in noise that repeats."),
+    ruler!("ruler_niah_single_2", ruler::PROSE_PARAMS, "One number in prose."),
+    ruler!("ruler_niah_single_3", ruler::PROSE_PARAMS, "One UUID in prose."),
+    ruler!("ruler_niah_multikey_1", ruler::PROSE_PARAMS, "One of four numbers in prose, by its key."),
+    ruler!("ruler_niah_multikey_2", ruler::PARAMS, "One number among nothing but other ones."),
+    ruler!("ruler_niah_multikey_3", ruler::PARAMS, "The UUID of one UUID, among nothing but other ones."),
+    ruler!("ruler_niah_multivalue", ruler::PROSE_PARAMS, "All four numbers of one key in prose."),
+    ruler!(
+        "ruler_niah_multiquery",
+        ruler::PROSE_PARAMS,
+        "The numbers of four keys in prose, asked for at once."
+    ),
+    ruler!("ruler_vt", ruler::PARAMS, "The five variables that a chain of assignments gives one value."),
+    ruler!(
+        "ruler_cwe",
+        ruler::PROSE_PARAMS,
+        "The ten words of a list that occur ten times as often as others."
+    ),
+    ruler!("ruler_fwe", ruler::PARAMS, "The three most frequent words of a coded text."),
+    ruler!("ruler_qa_1", ruler::QA_PARAMS, "A question of SQuAD 2.0 on one of many documents."),
+    ruler!("ruler_qa_2", ruler::QA_PARAMS, "A question of HotpotQA on several of many documents."),
 ];
 
 /// Builds the task called `name`.

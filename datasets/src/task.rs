@@ -1,5 +1,9 @@
 //! What a task is, what a sample holds, and how an answer is scored.
 
+use crate::{
+    files::DataFile,
+    scorers::{Gold, Scorer},
+};
 use oasis_core::{Result, text::Tokenizer};
 use sha2::{Digest, Sha256};
 
@@ -10,6 +14,10 @@ pub enum TaskKind {
     Grammar,
     /// One fact hidden in English text; any tokenizer.
     Retrieval,
+    /// The task types of RULER, generated; any tokenizer that knows English.
+    Ruler,
+    /// Records of a published benchmark, in files that the user gives.
+    Dataset,
     /// Teacher-forced continuation of a text; any tokenizer, no score.
     Fidelity,
 }
@@ -20,6 +28,8 @@ impl TaskKind {
         match self {
             Self::Grammar => "grammar",
             Self::Retrieval => "retrieval",
+            Self::Ruler => "ruler",
+            Self::Dataset => "dataset",
             Self::Fidelity => "fidelity",
         }
     }
@@ -34,6 +44,8 @@ pub enum Scoring {
     /// Greedy decoding; 1 if the generated text, leading white space aside, begins with a reference and the
     /// reference is not the beginning of a longer number.
     Begins,
+    /// Greedy decoding; the generated text is judged by a published rule.
+    Text(Scorer),
     /// The gold answer is fed in whatever the model predicts; what counts is the distance between the
     /// predictions of two decoding modes, which the harness measures. There is no score.
     TeacherForced,
@@ -60,6 +72,10 @@ pub struct Sample {
     pub answer: Vec<u32>,
     /// Acceptable answers as text, for display and for scorers that read text.
     pub references: Vec<String>,
+    /// The classes of a closed question, for scorers that read them; empty otherwise.
+    pub choices: Vec<String>,
+    /// Tokens that were cut out of the middle of the prompt to fit the length.
+    pub cut: usize,
     /// As many tokens as the answer can need; `prompt.len() + max_new_tokens` is at most the length asked for.
     pub max_new_tokens: usize,
     /// [`prompt_sha256`] of `prompt`.
@@ -86,13 +102,20 @@ pub trait Task: Send + Sync {
     fn unit(&self) -> &'static str {
         match self.scoring() {
             Scoring::Exact | Scoring::Begins => "share of samples",
+            Scoring::Text(scorer) => scorer.unit(),
             Scoring::TeacherForced => "none",
         }
     }
 
-    /// SHA-256 of the text that samples are cut from, in hexadecimal; `None` for generated documents.
+    /// SHA-256 of the data that samples are made from, in hexadecimal; of the list of their SHA-256 if there are
+    /// several files. `None` for generated documents.
     fn data_sha256(&self) -> Option<&str> {
         None
+    }
+
+    /// The files that the task has read.
+    fn files(&self) -> &[DataFile] {
+        &[]
     }
 
     /// Samples `0..n` of the series (`seed`, this task, `length`), where `length` bounds prompt and answer
@@ -109,6 +132,9 @@ pub trait Task: Send + Sync {
         match self.scoring() {
             Scoring::Exact => f64::from(!sample.answer.is_empty() && generated.starts_with(&sample.answer)),
             Scoring::Begins => f64::from(sample.references.iter().any(|r| begins_with(text, r))),
+            Scoring::Text(scorer) => {
+                scorer.score(text, Gold { references: &sample.references, choices: &sample.choices })
+            }
             Scoring::TeacherForced => f64::NAN,
         }
     }

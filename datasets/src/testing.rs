@@ -19,11 +19,17 @@ pub fn nano_tokenizer() -> &'static Tokenizer {
 
 /// A byte-level tokenizer with three merges and no begin-of-text token: about five tokens a word.
 pub fn byte_tokenizer() -> &'static Tokenizer {
-    static BYTES: LazyLock<Tokenizer> = LazyLock::new(bytes);
+    static BYTES: LazyLock<Tokenizer> = LazyLock::new(|| bytes(false));
     &BYTES
 }
 
-fn bytes() -> Tokenizer {
+/// A tokenizer that writes a blank in front of every text, so that pieces do not add up to the whole.
+pub fn prefixing_tokenizer() -> &'static Tokenizer {
+    static PREFIXING: LazyLock<Tokenizer> = LazyLock::new(|| bytes(true));
+    &PREFIXING
+}
+
+fn bytes(prefix: bool) -> Tokenizer {
     let mut vocab: Vec<String> = (b'!'..=b'~').map(|b| char::from(b).to_string()).collect();
     vocab.extend(["Ġ", "Ċ", "Ġt", "Ġth", "Ġthe"].map(str::to_owned));
     let vocab: serde_json::Map<String, serde_json::Value> =
@@ -31,7 +37,7 @@ fn bytes() -> Tokenizer {
     let json = serde_json::json!({
         "version": "1.0",
         "added_tokens": [],
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": true, "use_regex": true},
         "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
         "model": {"type": "BPE", "vocab": vocab, "merges": ["Ġ t", "Ġt h", "Ġth e"]},
     });
@@ -65,4 +71,56 @@ pub fn golden(samples: &[Sample]) -> String {
         hash.update(serde_json::to_string(&parts).unwrap());
     }
     crate::task::hex(&hash.finalize())
+}
+
+/// A byte-level tokenizer of 2,000 tokens with Llama 3's splitting rule, begin-of-text token and chat template.
+pub fn novel_tokenizer() -> &'static Tokenizer {
+    static NOVEL: LazyLock<Tokenizer> = LazyLock::new(|| {
+        let json = include_bytes!("../tests/fixtures/novel-bpe/tokenizer.json");
+        let config = include_bytes!("../tests/fixtures/novel-bpe/tokenizer_config.json");
+        Tokenizer::from_json(json, Some(config)).unwrap()
+    });
+    &NOVEL
+}
+
+/// Paragraphs of the bundled novel as documents with a question each, in the form of SQuAD 2.0.
+pub fn squad() -> String {
+    let novel = include_str!("../bundled/text/sense-and-sensibility.txt");
+    let paragraphs: Vec<serde_json::Value> = novel
+        .split("\n\n")
+        .map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|p| (100..900).contains(&p.len()))
+        .enumerate()
+        .map(|(i, p)| {
+            let answer: String = p.split(' ').take(3).collect::<Vec<_>>().join(" ");
+            let question = format!("How does paragraph {i} begin?");
+            serde_json::json!({"context": p, "qas": [
+                {"question": "What is not there?", "is_impossible": true, "answers": []},
+                {"question": question, "is_impossible": false, "answers": [{"text": answer}]},
+            ]})
+        })
+        .collect();
+    let articles: Vec<_> =
+        paragraphs.chunks(20).map(|p| serde_json::json!({"title": "t", "paragraphs": p})).collect();
+    serde_json::json!({"version": "v2.0", "data": articles}).to_string()
+}
+
+/// The same in the form of HotpotQA, ten documents a question.
+pub fn hotpot() -> String {
+    let squad: serde_json::Value = serde_json::from_str(&squad()).unwrap();
+    let articles = squad["data"].as_array().unwrap().iter().map(|a| a["paragraphs"].as_array().unwrap());
+    let records: Vec<serde_json::Value> = articles
+        .flat_map(|paragraphs| paragraphs.chunks(10))
+        .enumerate()
+        .map(|(i, paragraphs)| {
+            let context: Vec<_> = paragraphs
+                .iter()
+                .map(|p| serde_json::json!([format!("Title {i}"), [p["context"]]]))
+                .collect();
+            let qa = &paragraphs[0]["qas"][1];
+            let answer = if i % 4 == 3 { "yes".into() } else { qa["answers"][0]["text"].clone() };
+            serde_json::json!({"_id": i.to_string(), "question": qa["question"], "answer": answer, "context": context})
+        })
+        .collect();
+    serde_json::Value::from(records).to_string()
 }

@@ -24,10 +24,16 @@ fn the_table_is_sound() {
     let names: HashSet<&str> = TASKS.iter().map(|entry| entry.name).collect();
     assert_eq!(names.len(), TASKS.len());
     for entry in TASKS {
-        let task = task(entry.name, "");
-        assert_eq!((task.name(), task.version()), (entry.name, entry.version));
         assert!(entry.about.ends_with('.') && entry.version > 0);
-        assert_eq!(task.scoring() == Scoring::TeacherForced, entry.kind == TaskKind::Fidelity);
+        if entry.kind == TaskKind::Dataset || entry.name.starts_with("ruler_qa") {
+            // Without data there is no task, but an error that says where to get it, or which file is meant.
+            let error = refusal(entry.name, "");
+            assert!(error.contains("https://") || error.contains("not given; it is one of"), "{error}");
+        } else {
+            let task = task(entry.name, "");
+            assert_eq!((task.name(), task.version()), (entry.name, entry.version));
+            assert_eq!(task.scoring() == Scoring::TeacherForced, entry.kind == TaskKind::Fidelity);
+        }
         for param in entry.params {
             // A known key of the wrong type is refused for its type, an unknown one with the known ones.
             assert!(refusal(entry.name, &format!("{} = []", param.name)).contains("invalid type"));

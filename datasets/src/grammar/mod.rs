@@ -154,6 +154,8 @@ impl GrammarTask {
             max_new_tokens: question.answer.len(),
             answer: question.answer,
             references: vec![text],
+            choices: Vec::new(),
+            cut: 0,
             prompt_sha256: prompt_sha256(&prompt),
             document: format!("{name}-{length}-{first}"),
             prompt,
