@@ -3,6 +3,7 @@
 use super::chain::open;
 use super::compile::{self, Program, Source};
 use super::{bandwidth, library};
+use crate::ops::attend;
 use crate::ops::score::{NO_POLICY, SCORE_SOURCES, score_defines};
 use oasis_core::chain::ChainSpec;
 use oasis_core::geometry::BlockShape;
@@ -51,6 +52,10 @@ impl KernelCheck {
         let mut all = Vec::new();
         for (name, sources) in FIXED {
             all.extend(self.module(name, arch, sources, "", &[])?);
+        }
+        for width in 1..=4 {
+            let (name, defines) = (format!("attend {}", 32 * width), attend::defines(width));
+            all.extend(self.module(&name, arch, &attend::STREAM_SOURCES, "", &defines)?);
         }
         Ok(all)
     }

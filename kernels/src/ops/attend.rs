@@ -15,6 +15,7 @@ use oasis_core::ops::{Attend, AttendArgs, Memory};
 use oasis_core::{Error, Result};
 
 pub(super) use running::{Queries, Running};
+pub(crate) use stream::{STREAM_SOURCES, defines};
 
 /// One rounding to bf16, that may fall the other way, and the order of f32 sums.
 pub const TOLERANCE: f64 = 1.0 / 100.0;

@@ -270,4 +270,3 @@ struct Maps {
     }
 ATTEND_STREAM(1, 3)
 ATTEND_STREAM(2, 2)
-ATTEND_STREAM(4, 1)

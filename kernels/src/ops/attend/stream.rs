@@ -7,16 +7,20 @@ use oasis_core::ops::{AttendArgs, CacheShape};
 use oasis_core::{Error, Result};
 
 /// The kernels' source; the width of a head is a definition, so that only what a model needs is compiled.
-static SOURCES: [(&str, &str); 3] = [
+pub(crate) static STREAM_SOURCES: [(&str, &str); 3] = [
     ("attend_ring.cu", include_str!("../attend_ring.cu")),
     ("attend_sums.cu", include_str!("../attend_sums.cu")),
     ("attend_stream.cu", include_str!("../attend_stream.cu")),
 ];
 
+/// Definitions for heads of 32 `width` coordinates.
+pub(crate) fn defines(width: usize) -> [(&'static str, String); 1] {
+    [("WIDTH", width.to_string())]
+}
+
 /// Kernels by the eights of queries that a thread block has: their number, and how many thread blocks a multiprocessor
-/// holds by their registers.
-const KERNELS: [(&str, usize, usize); 3] =
-    [("attend_stream_1", 1, 3), ("attend_stream_2", 2, 2), ("attend_stream_4", 4, 1)];
+/// holds by their registers. Four eights at once take twice as long as two passes, the second of which reads the L2.
+const KERNELS: [(&str, usize, usize); 2] = [("attend_stream_1", 1, 3), ("attend_stream_2", 2, 2)];
 
 /// Most coordinates of a head.
 const WIDEST: usize = 128;
@@ -180,7 +184,7 @@ pub(super) fn launch(cuda: &mut Cuda, args: AttendArgs<'_, Cuda>) -> Result<()> 
     };
     let maps =
         Maps { slots: map(cuda, stream.slots, slot_rows, d)?, tail: map(cuda, stream.tail, tail_rows, d)? };
-    let module = cuda.gpu.module(&SOURCES, "", &[("WIDTH", (d / 32).to_string())], &KERNELS.map(|k| k.0))?;
+    let module = cuda.gpu.module(&STREAM_SOURCES, "", &defines(d / 32), &KERNELS.map(|k| k.0))?;
     let grid = [(places * splits).min(blocks * cuda.gpu.multiprocessors), 1, 1];
     let launch =
         Shape { grid, threads: THREADS, shared: (fixed + WAYS * stages * stage) as u32, early: true };
