@@ -146,6 +146,15 @@ impl Lanes {
         Ok(())
     }
 
+    fn after(&self, event: &Event, done: Lane, waits: Lane) -> Result<()> {
+        self.gpu.bind()?;
+        event.record(self.stream(done))?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event are alive.
+        unsafe { cudarc::driver::result::stream::wait_event(self.stream(waits), event.event, flags) }
+            .map_err(failed("waiting for an event"))
+    }
+
     /// The host waits for all lanes.
     pub(crate) fn wait(&self) -> Result<()> {
         self.gpu.bind()?;
