@@ -6,11 +6,13 @@ use oasis_core::ids::Step;
 use oasis_core::ops::{CacheShape, RankQuery, ScoreArgs, SelectArgs, SummariseArgs};
 use oasis_core::policy::{Evictor, Keys, Reduce, SlotMeta, Summary, SummaryShape};
 use oasis_core::pool::Pool;
+use oasis_core::registry::{Params, find};
 use oasis_core::select::Outcome;
 use oasis_core::settings::Group;
 use oasis_core::storage::{Rounding, Storage};
 use oasis_core::store::{Extent, ExtentLayout, HostStore};
 use oasis_kernels::ops::score;
+use oasis_policies::SUMMARIES;
 use std::sync::Arc;
 
 /// Some of a block's keys, minus a fitted number, in any stored form; coordinates repeat beyond a key's width.
@@ -67,6 +69,9 @@ fn summaries(d: usize) -> Vec<SomeKeys> {
         (3, d, Reduce::LogSumExp, normal(1), nearest),
         (3, d, Reduce::LogSumExp, Storage::Bf16, nearest),
         (2, 5, Reduce::Sum, Storage::F32, nearest),
+        (1, 2 * d, Reduce::Max, affine(8), outward(d)),
+        (2, d, Reduce::LogSumExp, Storage::Bf16, nearest),
+        (1, d, Reduce::Max, Storage::Bf16, nearest),
     ]
     .map(|(vectors, dim, reduce, storage, rounding)| SomeKeys { vectors, dim, reduce, storage, rounding })
     .to_vec()
@@ -158,6 +163,88 @@ fn summarise_and_score() {
                 };
                 near(&what, &got, &want, score::TOLERANCE, written);
             }
+        }
+    }
+}
+
+/// Keys of which some blocks are all zeros of either sign, hold a NaN or an infinity, are denormal, huge, or all alike.
+fn nasty_keys(random: &mut Random, layout: &ExtentLayout) -> Vec<bf16> {
+    let mut keys = random.bf16(layout.elems());
+    let (chunk, pools) = (layout.block.chunk(), layout.kv_heads);
+    for (i, keys) in keys.chunks_exact_mut(chunk).enumerate() {
+        let odd = random.below(chunk / 2);
+        let mut scale = |by: f32| keys.iter_mut().for_each(|k| *k = bf16::from_f32(k.to_f32() * by));
+        match i / pools % 12 {
+            0 => keys.iter_mut().for_each(|k| *k = bf16::from_bits(k.to_bits() & 0x8000)),
+            1 => keys[odd] = bf16::from_bits(0xffc1),
+            2 => keys[odd] = bf16::INFINITY,
+            3 => keys[odd] = bf16::NEG_INFINITY,
+            4 => keys.iter_mut().for_each(|k| *k = bf16::from_bits(k.to_bits() & 0x807f)),
+            5 => scale(1e38),
+            6 => keys.fill(bf16::from_f32(-0.3)),
+            7 => scale(1e-3),
+            8 => scale(300.0),
+            9 => keys.iter_mut().for_each(|k| *k = bf16::from_f32(k.to_f32() + 40.0)),
+            _ => {}
+        }
+    }
+    keys
+}
+
+/// The bytes of all summaries of a prompt and of what was grown behind it.
+fn encoded<B: Backend>(b: &mut B, summary: &dyn Summary, block: BlockShape) -> Vec<u8> {
+    let mut random = Random::new(61);
+    let shape =
+        CacheShape { seqs: 2, kv_heads: 2, slots: 1, tail_tokens: block.tokens + 1, blocks: 60, block };
+    let layout = ExtentLayout { layers: 2, kv_heads: 2, blocks: 48, block };
+    let mut prompt = || {
+        let mut extent = Extent::new(b, layout).unwrap();
+        extent.data.copy_from_slice(&nasty_keys(&mut random, &layout));
+        Arc::new(extent)
+    };
+    let mut store = HostStore::new(vec![prompt(), prompt()], 3);
+    for _ in 0..5 {
+        let block_id = store.grow(b, 1).unwrap();
+        for head in 0..2 {
+            store.chunk_mut(1, 1, block_id, head).unwrap().copy_from_slice(&random.bf16(block.chunk()));
+        }
+    }
+    let fit = b.upload(&random.f32(shape.pools() * summary.fit_len(block))).unwrap();
+    let bytes = summary.shape(block).bytes();
+    let mut out = b.upload(&vec![0xa5_u8; shape.pools() * shape.blocks * bytes]).unwrap();
+    for (seq, blocks) in [(0, 0..1), (0, 1..48), (1, 3..53)] {
+        let (shape, store, fit, out) = (&shape, &store, &fit, &mut out);
+        b.summarise(SummariseArgs { shape, summary, store, layer: 1, seq, blocks, fit, out }).unwrap();
+    }
+    all(b, &out)
+}
+
+#[test]
+fn summaries_are_encoded_alike_to_the_bit() {
+    let Some((mut cpu, mut cuda)) = devices("encode") else { return };
+    for (name, parameters) in [
+        ("minmax", ""),
+        ("quantized", ""),
+        ("quantized", "bits = 4"),
+        ("quantized", "inner = 'mean'"),
+        ("quantized", "inner = 'exact-keys'\nbits = 4"),
+        ("mean", ""),
+        ("exact-keys", ""),
+        ("rotated-keys", "bits = 1"),
+        ("rotated-keys", ""),
+        ("rotated-keys", "bits = 4"),
+    ] {
+        let entry = find("summary", SUMMARIES, name).unwrap();
+        let summary = (entry.build)(&Params { table: parameters.parse().unwrap(), seed: 0 }).unwrap();
+        for (tokens, head_dim) in [(16, 64), (16, 96), (16, 128), (8, 112), (4, 80), (3, 20), (5, 7)] {
+            let block = BlockShape { tokens, head_dim };
+            assert!(summary.device(block).is_some(), "{name} has a twin");
+            let (got, want) =
+                (encoded(&mut cuda, summary.as_ref(), block), encoded(&mut cpu, summary.as_ref(), block));
+            let bytes = summary.shape(block).bytes();
+            let differs = got.iter().zip(&want).position(|(a, b)| a != b);
+            let place = differs.map(|i| (i / bytes / 60, i / bytes % 60, i % bytes, got[i], want[i]));
+            assert_eq!(place, None, "{name} {parameters}, {block:?}: (pool, block, byte, CUDA's, the CPU's)");
         }
     }
 }
