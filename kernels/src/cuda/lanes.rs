@@ -146,11 +146,6 @@ impl Lanes {
         Ok(())
     }
 
-    /// The lane that launches and copies go to.
-    pub(crate) fn lane(&self) -> Lane {
-        self.current
-    }
-
     fn after(&self, event: &Event, done: Lane, waits: Lane) -> Result<()> {
         self.gpu.bind()?;
         event.record(self.stream(done))?;

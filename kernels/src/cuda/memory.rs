@@ -65,8 +65,8 @@ impl Allocation {
         })?;
         gpu.meter.add_device(bytes);
         let memory = Self { address, bytes, gpu: gpu.clone() };
-        // SAFETY: these bytes were just allocated.
         let zeroed = gpu.alone_for(|| {
+            // SAFETY: these bytes were just allocated.
             unsafe { result::memset_d8_sync(address, 0, bytes) }.and(result::ctx::synchronize())
         });
         zeroed.map_err(failed("zeroing"))?;
