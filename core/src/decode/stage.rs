@@ -125,8 +125,12 @@ impl<B: Backend> State<B> {
             return Err(Error::Invariant(format!("the predictor ranks with rows {bits:#b} of {rows}")));
         }
         self.buf.masks[s] = set.0;
-        // Which draft this selection stands on; whether it was right is known after verification.
-        self.seqs[s].ranking_rows = set.0;
+        // Which draft this selection stands on; whether it was right is known after verification. A pool that holds all
+        // its candidates has nothing to choose, whatever others of the batch have.
+        let (from, to) = self.buf.candidates[s];
+        if (to - from) as usize > self.k {
+            self.seqs[s].ranking_rows = set.0;
+        }
         Ok(())
     }
 

@@ -106,7 +106,9 @@ impl HostPool {
     fn fill(&mut self, settings: &Settings, n: usize, scores: &[f32]) {
         let range = candidates(settings, n);
         let (mut order, mut wanted) = (vec![], vec![]);
-        top_k(scores, range.clone(), settings.k(), &mut order, &mut wanted);
+        if settings.ranks() {
+            top_k(scores, range.clone(), settings.k(), &mut order, &mut wanted);
+        }
         let all = n <= self.pool.meta.len();
         for block in 0..n as u32 {
             let pinned = !range.contains(&block);
