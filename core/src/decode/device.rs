@@ -127,7 +127,7 @@ impl<B: Backend> State<B> {
                 _ => seq.predictor.rows(rows, &seq.row_parents).unwrap_or(RowSet::CURRENT),
             };
             // A pool that holds all its candidates has nothing to choose, and no draft decides anything.
-            if candidates.len() > self.k {
+            if self.settings.ranks() && candidates.len() > self.k {
                 seq.ranking_rows = ranking.0;
             }
             let (first, end) = (candidates.start, candidates.end);
