@@ -57,7 +57,7 @@ macro_rules! ruler {
     };
 }
 
-/// All tasks: those of this crate's own making, then [`loaders::ROWS`].
+/// All tasks: those of this crate's own making, then the loaders of published data sets.
 pub const TASKS: &[TaskEntry] = &join::<25, 10, 35>(OWN, loaders::ROWS);
 
 const fn join<const A: usize, const B: usize, const N: usize>(

@@ -129,7 +129,7 @@ pub struct Timing {
     pub tok_s: f64,
     /// Bytes of a step.
     pub bytes: StepBytes,
-    /// The shortest time that these bytes allow, in milliseconds; see [`super::floor`].
+    /// The shortest time that these bytes allow, in milliseconds.
     pub floor_ms: f64,
     /// Median step over floor.
     pub over_floor: f64,

@@ -71,7 +71,6 @@ pub(crate) struct Gpu {
     pub name: String,
     pub capability: (i32, i32),
     pub multiprocessors: usize,
-    alone: Mutex<()>,
 }
 
 /// Kernels that were compiled for one set of definitions.
@@ -129,7 +128,8 @@ impl Gpu {
         let multiprocessors =
             context.attribute(multiprocessor_count).map_err(failed("multiprocessors"))? as usize;
         let code = compile::machine_code(capability, compile::MAIN, "", &[])?;
-        let module = context.load_module(Ptx::from_binary(code)).map_err(failed("loading the kernels"))?;
+        let module = alone_for(|| context.load_module(Ptx::from_binary(code)))
+            .map_err(failed("loading the kernels"))?;
         let mut kernels = HashMap::new();
         for &name in KERNELS {
             kernels.insert(name, module.load_function(name).map_err(failed(name))?);
@@ -143,7 +143,6 @@ impl Gpu {
             name,
             capability,
             multiprocessors,
-            alone: Mutex::default(),
         })
     }
 
@@ -168,9 +167,7 @@ impl Gpu {
         }
         self.bind()?;
         let machine_code = compile::machine_code(self.capability, sources, code, defines)?;
-        let loaded = self
-            .context
-            .load_module(Ptx::from_binary(machine_code))
+        let loaded = alone_for(|| self.context.load_module(Ptx::from_binary(machine_code)))
             .map_err(failed("loading a policy's kernels"))?;
         let mut functions = HashMap::new();
         for &name in kernels {
@@ -181,19 +178,21 @@ impl Gpu {
         Ok(module)
     }
 
-    /// While this is held no other handle allocates, frees or captures.
-    pub fn alone(&self) -> MutexGuard<'_, ()> {
-        self.alone.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs `f` while no other handle allocates, frees or captures.
-    pub fn alone_for<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _alone = self.alone();
-        f()
-    }
-
     /// Makes this thread one of the device's; every call of the driver comes after this.
     pub fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(failed("binding the device to a thread"))
     }
+}
+
+/// While this is held nobody else allocates, frees or captures. A device has one context in a process, whoever opened it,
+/// and a capture must not see any of these in it: so the lock is the process's too.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `f` while nobody else allocates, frees or captures.
+pub(crate) fn alone_for<T>(f: impl FnOnce() -> T) -> T {
+    let _alone = alone();
+    f()
 }

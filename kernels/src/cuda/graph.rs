@@ -1,7 +1,7 @@
 //! Recorded passes: what a pass puts on the lanes is captured once into a CUDA graph and replayed.
 
 use super::Cuda;
-use super::gpu::{Gpu, failed};
+use super::gpu::{Gpu, alone, failed};
 use super::lanes::Lane;
 use cudarc::driver::sys;
 use oasis_core::ops::PassKey;
@@ -94,7 +94,7 @@ impl Cuda {
     fn record(&mut self, run: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<Graph> {
         let gpu = self.gpu.clone();
         // Nobody allocates or frees while a capture is under way.
-        let _alone = gpu.alone();
+        let _alone = alone();
         gpu.bind()?;
         let stream = self.lanes.stream(Lane::Foreground);
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;

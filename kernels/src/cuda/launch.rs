@@ -46,9 +46,8 @@ impl Cuda {
         threads: u32,
         args: &mut [Arg<'_>],
     ) -> Result<()> {
-        let function = self.gpu.kernel(kernel)?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_as(function, kernel, Shape { grid, threads, shared: 0, early: false }, args) }
+        unsafe { self.launch_main(kernel, Shape { grid, threads, shared: 0, early: false }, args) }
     }
 
     /// As [`Cuda::launch`], and the kernel may start before its predecessor has ended.
@@ -62,9 +61,16 @@ impl Cuda {
         threads: u32,
         args: &mut [Arg<'_>],
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_main(kernel, Shape { grid, threads, shared: 0, early: true }, args) }
+    }
+
+    /// # Safety
+    /// As [`Cuda::launch_as`].
+    unsafe fn launch_main(&self, kernel: &'static str, shape: Shape, args: &mut [Arg<'_>]) -> Result<()> {
         let function = self.gpu.kernel(kernel)?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_as(function, kernel, Shape { grid, threads, shared: 0, early: true }, args) }
+        unsafe { self.launch_as(function, kernel, shape, args) }
     }
 
     /// Puts any kernel on the current lane; `name` is for messages.

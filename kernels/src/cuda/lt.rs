@@ -1,7 +1,7 @@
 //! Large matrix products, by cuBLASLt.
 
 use super::CudaBuf;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, alone_for};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use oasis_core::{Error, Result};
@@ -149,7 +149,7 @@ impl Lt {
 impl Drop for Lt {
     fn drop(&mut self) {
         self.plans.clear();
-        if self.gpu.bind().is_ok() && cudarc::driver::result::ctx::synchronize().is_ok() {
+        if self.gpu.bind().is_ok() && alone_for(cudarc::driver::result::ctx::synchronize).is_ok() {
             // SAFETY: made by `new`, destroyed here only; no work uses it any more.
             unsafe { result::destroy_handle(self.handle) }.ok();
         }

@@ -1,7 +1,7 @@
 //! Device memory, and pinned host memory that the device reads and writes.
 
 use super::Cuda;
-use super::gpu::{Gpu, failed};
+use super::gpu::{Gpu, alone_for, failed};
 use super::lanes::Lanes;
 use bytemuck::Pod;
 use cudarc::driver::{result, sys};
@@ -53,7 +53,7 @@ impl Allocation {
     fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         gpu.bind()?;
         // SAFETY: the address is freed once, on drop.
-        let address = gpu.alone_for(|| unsafe { result::malloc_sync(bytes) }).map_err(|error| {
+        let address = alone_for(|| unsafe { result::malloc_sync(bytes) }).map_err(|error| {
             let (free, all) = result::mem_get_info().unwrap_or_default();
             Error::Capacity(format!(
                 "no device memory for {:.1} MiB ({error:?}; {:.1} of {:.1} MiB are free): use a shorter context, a smaller \
@@ -65,7 +65,7 @@ impl Allocation {
         })?;
         gpu.meter.add_device(bytes);
         let memory = Self { address, bytes, gpu: gpu.clone() };
-        let zeroed = gpu.alone_for(|| {
+        let zeroed = alone_for(|| {
             // SAFETY: these bytes were just allocated.
             unsafe { result::memset_d8_sync(address, 0, bytes) }.and(result::ctx::synchronize())
         });
@@ -82,7 +82,7 @@ impl Drop for Allocation {
             // SAFETY: allocated by `new`, freed here only.
             let free =
                 || result::ctx::synchronize().and_then(|()| unsafe { result::free_sync(self.address) });
-            self.gpu.alone_for(free).ok();
+            alone_for(free).ok();
         }
         self.gpu.meter.sub_device(self.bytes);
     }
@@ -110,7 +110,7 @@ impl<T: Pod> CudaHostBuf<T> {
         gpu.bind()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: freed once, on drop.
-        let data = gpu.alone_for(|| unsafe { result::malloc_host(bytes, flags) }).map_err(|error| {
+        let data = alone_for(|| unsafe { result::malloc_host(bytes, flags) }).map_err(|error| {
             Error::Capacity(format!(
                 "no pinned host memory for {:.1} MiB ({error:?}): {}; use a shorter context or a smaller batch",
                 mib(bytes),
@@ -144,7 +144,7 @@ impl<T> Drop for CudaHostBuf<T> {
             // SAFETY: allocated by `new`, freed here only; no kernel uses it any more.
             let free =
                 || result::ctx::synchronize().and_then(|()| unsafe { result::free_host(self.data.cast()) });
-            self.gpu.alone_for(free).ok();
+            alone_for(free).ok();
         }
         self.gpu.meter.sub_host(self.len * size_of::<T>());
     }
