@@ -46,7 +46,7 @@ __device__ __forceinline__ void seal(const half_t* tail, u32 tail_tokens, uint4*
 
 // One thread block a (pool, layer). A sequence's record: moves, block to be sealed or NONE, tokens behind it, then
 // (from, to) of every move. Dynamic shared memory: 2 words a slot, or a block's keys and vectors if they are more.
-extern "C" __global__ void __launch_bounds__(THREADS, 2) commit(const Chain c, const u32* records, u32 now) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) commit(const Chain c, const u32* records, u32 now) {
     extern __shared__ u32 lists[];
     u32 pool = blockIdx.x, layer = blockIdx.y, s = pool / c.kv_heads;
     const u32* record = records + (u64)s * c.record;
