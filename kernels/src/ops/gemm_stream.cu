@@ -1,9 +1,9 @@
 // Products of few rows at the speed of the weight's bytes, on devices with clusters and a tensor copy engine (sm_90+).
 //
-// A cluster of four thread blocks has a range of weight rows, and each of its blocks a quarter of the columns. One warp
+// A cluster of two thread blocks has a range of weight rows, and each of its blocks half of the columns. One warp
 // keeps a ring of stages full: 128 weight rows x 64 columns and the same columns of x. Four warps, 32 weight rows each,
 // multiply (weight = A, x = B). At the end of 128 weight rows their sums go to the block that owns the rows, which adds the
-// quarters in order. So a row's result depends on that row alone, and not on how many there are.
+// halves in order. So a row's result depends on that row alone, and not on how many there are.
 // The ring is filled with weights before the kernel waits for whoever makes x.
 struct __align__(64) TensorMap {
     u64 opaque[16];
@@ -301,18 +301,19 @@ __device__ __forceinline__ void gemm_stream(const TensorMap* tall, const TensorM
 #endif
 }
 
+// RANKS of gemm/stream.rs.
 #if __CUDA_ARCH__ >= 900
-#define GEMM_CLUSTER(RANKS) __cluster_dims__(RANKS, 1, 1)
+#define GEMM_CLUSTER __cluster_dims__(2, 1, 1)
 #else
-#define GEMM_CLUSTER(RANKS)
+#define GEMM_CLUSTER
 #endif
-#define GEMM_STREAM(NT, RANKS)                                                                       \
-    extern "C" __global__ void GEMM_CLUSTER(RANKS) __launch_bounds__(160, 2)                         \
-        gemm_stream_##NT##_##RANKS(const __grid_constant__ TensorMap tall, const __grid_constant__ TensorMap low, \
-                                   const __grid_constant__ TensorMap x_map, GemmJob job) {           \
-        gemm_stream<NT, RANKS, 1, false>(&tall, &low, &x_map, job);                                     \
+#define GEMM_STREAM(NT)                                                                                           \
+    extern "C" __global__ void GEMM_CLUSTER __launch_bounds__(160, 2)                                             \
+        gemm_stream_##NT(const __grid_constant__ TensorMap tall, const __grid_constant__ TensorMap low,           \
+                         const __grid_constant__ TensorMap x_map, GemmJob job) {                                  \
+        gemm_stream<NT, 2, 1, false>(&tall, &low, &x_map, job);                                                   \
     }
-#define GEMM_STREAMS(RANKS) GEMM_STREAM(1, RANKS) GEMM_STREAM(2, RANKS) GEMM_STREAM(4, RANKS) GEMM_STREAM(8, RANKS)
-GEMM_STREAMS(1)
-GEMM_STREAMS(2)
-GEMM_STREAMS(4)
+GEMM_STREAM(1)
+GEMM_STREAM(2)
+GEMM_STREAM(4)
+GEMM_STREAM(8)

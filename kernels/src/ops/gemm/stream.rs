@@ -1,7 +1,8 @@
 //! Launches of gemm_stream.cu: products of fewer than [`BATCH`](super::BATCH) rows on sm_90 and later.
 
 use crate::Cuda;
-use crate::cuda::{Shape, TensorMap, arg};
+use crate::cuda::{Shape, TensorMap, arg, failed};
+use cudarc::driver::sys;
 use oasis_core::Result;
 
 /// Columns of a chunk, the unit in which a weight is streamed; weights of other widths take gemm.cu.
@@ -11,8 +12,9 @@ pub(super) const CHUNK: usize = 64;
 const UNIT: usize = 32;
 const PASS: usize = 128;
 
-/// Bytes of shared memory of a block: two blocks, of two kernels in a row, fit a multiprocessor.
-const ROOM: usize = 113 << 10;
+/// Bytes of shared memory of a block, where the device has as many: enough weights on their way to keep the memory busy
+/// from one block a multiprocessor, and the rest of the multiprocessor for small kernels beside it.
+const ROOM: usize = 150 << 10;
 
 /// Bytes for the stages' barriers.
 const BARRIERS: usize = 512;
@@ -34,32 +36,26 @@ struct Job {
     spare: u32,
 }
 
-/// Thread blocks that divide the columns of a weight of `n` rows: few rows make few passes, and the multiprocessors want
-/// equally many. It hangs on the weight alone, so that a row's order of sums does.
-fn ranks(n: usize) -> usize {
-    match n {
-        0..5_000 => 4,
-        5_000..10_000 => 2,
-        _ => 1,
+/// Thread blocks of a cluster, which divide the columns: the same for every weight and number of rows, so that a row's
+/// order of sums is.
+const RANKS: usize = 2;
+
+/// The kernel for `tiles` × 8 rows.
+fn kernel(tiles: usize) -> &'static str {
+    match tiles {
+        1 => "gemm_stream_1",
+        2 => "gemm_stream_2",
+        4 => "gemm_stream_4",
+        _ => "gemm_stream_8",
     }
 }
 
-/// The kernel for `tiles` × 8 rows.
-fn kernel(tiles: usize, ranks: usize) -> &'static str {
-    match (tiles, ranks) {
-        (1, 1) => "gemm_stream_1_1",
-        (2, 1) => "gemm_stream_2_1",
-        (4, 1) => "gemm_stream_4_1",
-        (_, 1) => "gemm_stream_8_1",
-        (1, 2) => "gemm_stream_1_2",
-        (2, 2) => "gemm_stream_2_2",
-        (4, 2) => "gemm_stream_4_2",
-        (_, 2) => "gemm_stream_8_2",
-        (1, _) => "gemm_stream_1_4",
-        (2, _) => "gemm_stream_2_4",
-        (4, _) => "gemm_stream_4_4",
-        _ => "gemm_stream_8_4",
-    }
+/// Stages of a ring in `room` bytes, and bytes of shared memory of a block with them.
+fn stages(tiles: usize, room: usize) -> (usize, usize) {
+    let stage = (PASS + 8 * tiles) * 2 * CHUNK;
+    let fixed = PASS * 8 * tiles * size_of::<f32>() + BARRIERS;
+    let stages = room.saturating_sub(fixed) / stage;
+    (stages, fixed + stages * stage)
 }
 
 impl Cuda {
@@ -80,11 +76,10 @@ impl Cuda {
         accumulate: bool,
     ) -> Result<()> {
         let tiles = rows.div_ceil(8).next_power_of_two();
-        let ranks = ranks(n);
-        let stage = (PASS + 8 * tiles) * 2 * CHUNK;
-        let inbox = PASS * 8 * tiles * size_of::<f32>();
-        let stages = (ROOM - inbox - BARRIERS) / stage;
-        let clusters = (self.gpu.multiprocessors / ranks).min(n.div_ceil(UNIT));
+        let most = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let most = self.gpu.context.attribute(most).map_err(failed("shared memory"))? as usize;
+        let (stages, shared) = stages(tiles, ROOM.min(most));
+        let clusters = (self.gpu.multiprocessors / RANKS).min(n.div_ceil(UNIT));
         let [rows_arg, n_arg, k_arg] = [rows, n, k].map(|v| v as u32);
         let job = Job {
             bias,
@@ -99,15 +94,32 @@ impl Cuda {
         let tall = TensorMap::new(w, [n, k], PASS)?;
         let low = TensorMap::new(w, [n, k], UNIT)?;
         let input = TensorMap::new(x, [rows, k], 8 * tiles)?;
-        let shape = Shape {
-            grid: [ranks * clusters, 1, 1],
-            threads: THREADS,
-            shared: (stages * stage + inbox + BARRIERS) as u32,
-            early: true,
-        };
-        let name = kernel(tiles, ranks);
+        let shape =
+            Shape { grid: [RANKS * clusters, 1, 1], threads: THREADS, shared: shared as u32, early: true };
+        let name = kernel(tiles);
         let mut args = [arg(&tall), arg(&low), arg(&input), arg(&job)];
         // SAFETY: gemm_stream.cu's arguments, of the sizes promised; the kernel waits for its predecessor.
         unsafe { self.launch_as(self.gpu.kernel(name)?, name, shape, &mut args) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_has_room_for_a_ring() {
+        // The most shared memory of a block: sm_90 and sm_100, sm_120.
+        for most in [232_448, 101_376] {
+            for tiles in [1, 2, 4, 8] {
+                let (stages, shared) = stages(tiles, ROOM.min(most));
+                assert!(
+                    stages >= 2 && shared <= most,
+                    "{tiles}: {stages} stages in {shared} of {most} bytes"
+                );
+                // Two barriers a stage, one for sums that are there, one a rank for sums that were taken.
+                assert!(8 * (2 * stages + 1 + RANKS) <= BARRIERS);
+            }
+        }
     }
 }
