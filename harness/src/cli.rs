@@ -1,7 +1,7 @@
 //! The command line: one module a command.
 
 use crate::app::App;
-use crate::{bench, check, doctor, fetch, list, report, run, scaffold, show};
+use crate::{bench, check, doctor, fetch, list, report, run, scaffold, show, sweep};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -19,6 +19,8 @@ struct Arguments {
 enum Command {
     /// Run a configuration: decode every sample in every cell, measure, report
     Run(run::Args),
+    /// Run a configuration for every combination of values of its axes
+    Sweep(sweep::Args),
     /// Measure decode steps or single ops, beside what their bytes allow
     Bench(bench::Args),
     /// Render the report of a run folder again
@@ -49,6 +51,7 @@ pub fn run<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(args: I, app: &
     };
     let done = match &arguments.command {
         Command::Run(args) => run::run(args, app),
+        Command::Sweep(args) => sweep::run(args, app),
         Command::Bench(args) => bench::run(args, app),
         Command::Report(args) => report::run(args, app),
         Command::List(args) => list::run(args, app),

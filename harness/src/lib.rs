@@ -25,6 +25,7 @@ pub mod run;
 pub mod scaffold;
 pub mod show;
 pub mod spec;
+pub mod sweep;
 
 pub use app::{App, Cli};
 

@@ -6,9 +6,11 @@
 //! `layers.jsonl` and, but for its `machine` part, in `results.json`.
 
 mod environment;
+mod sweep;
 mod unit;
 
 pub use environment::{CodeRecord, Environment};
+pub use sweep::{KeyValues, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
 pub use unit::{Counters, DraftSums, FidelitySums, LayerRecord, Outcome, SampleRecord, TimingRecord};
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ pub mod units;
 pub mod view;
 
 use crate::files::write_whole;
-use crate::record::{Environment, Results, SCHEMA_VERSION, Status, Verdict};
+use crate::record::{Environment, Results, SCHEMA_VERSION, Status, SweepResults, Verdict};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -56,6 +56,14 @@ pub fn say(text: &str) -> Result<()> {
 pub fn verdict(results: &Results) -> ExitCode {
     let violated = results.invariants.iter().any(|i| i.verdict == Verdict::Violated);
     if violated || results.status != Status::Complete { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// The same for a sweep: success only if all its runs are complete, without a violated invariant.
+pub fn sweep_verdict(results: &SweepResults) -> ExitCode {
+    let runs = results.runs.iter().filter_map(|r| r.results.as_ref());
+    let mut held = runs.filter(|r| r.status == Status::Complete).map(verdict);
+    let held = held.all(|code| code == ExitCode::SUCCESS);
+    if held && results.status == Status::Complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What a report is made of.

@@ -1,7 +1,7 @@
 //! Cells of a plan: `[decode]`, `[[cell]]` and `[grid]` together, one cell for each way of decoding.
 
 use super::usage::{Traits, unused};
-use super::{PlannedTask, check, label};
+use super::{PlannedTask, check, label, sweep};
 use crate::app::App;
 use crate::spec::{Budget, CellSpec, DECODE_KEYS, DecodeSpec, FetchCap, GridSpec, GroupSpec, Origin};
 use crate::spec::{PolicySpec, Source};
@@ -144,8 +144,10 @@ fn defaults() -> DecodeSpec {
     }
 }
 
-/// All cells, dense first, and a dense cell where there is none.
-pub(super) fn plan(source: &Source, app: &App, tasks: &[PlannedTask]) -> Result<Vec<PlannedCell>> {
+/// All cells, dense first, and a dense cell where there is none. `sources` differ in keys of cells only: each cell of the
+/// file comes once for every way in which they set it.
+pub(super) fn plan(sources: &[Source], app: &App, tasks: &[PlannedTask]) -> Result<Vec<PlannedCell>> {
+    let source = &sources[0];
     let spec = &source.spec;
     if spec.cell.is_empty() {
         bail!("{}: no [[cell]]; give at least one, e.g. mode = \"staged\"", source.path.display());
@@ -157,25 +159,29 @@ pub(super) fn plan(source: &Source, app: &App, tasks: &[PlannedTask]) -> Result<
         ));
     }
     let (mut cells, mut axes, mut used) = (Vec::new(), Vec::new(), HashSet::new());
-    for (i, cell) in spec.cell.iter().enumerate() {
-        let name = cell.label.clone().map_or(format!("cell {i}"), |l| format!("cell {i} (`{l}`)"));
+    for i in 0..spec.cell.len() {
         let mut kept: Vec<PlannedCell> = Vec::new();
-        for choice in product(cell, &spec.grid) {
-            let planned =
-                Maker { source, app, index: i, cell, choice: &choice }.make().context(name.clone())?;
-            used.extend(planned.values.keys().copied());
-            if kept.iter().all(|k| k.values != planned.values) {
-                axes.push(
-                    choice.iter().map(|(k, _)| *k).filter(|k| planned.values.contains_key(k)).collect(),
-                );
-                kept.push(planned);
+        for source in sources {
+            let cell = &source.spec.cell[i];
+            let name = cell.label.clone().map_or(format!("cell {i}"), |l| format!("cell {i} (`{l}`)"));
+            for choice in product(cell, &source.spec.grid) {
+                let planned =
+                    Maker { source, app, index: i, cell, choice: &choice }.make().context(name.clone())?;
+                used.extend(planned.values.keys().copied());
+                if kept.iter().all(|k| k.values != planned.values) {
+                    let grid = choice.iter().map(|(k, _)| *k);
+                    axes.push(grid.filter(|k| planned.values.contains_key(k)).collect());
+                    kept.push(planned);
+                }
             }
         }
         cells.append(&mut kept);
     }
     refuse_unused(source, &used)?;
+    sweep::refuse_idle(source, &cells)?;
     let single = single_valued(&spec.grid);
     axes.iter_mut().for_each(|keys: &mut Vec<&str>| keys.retain(|k| !single.contains(k)));
+    sweep::add_axes(&mut axes, &cells);
     if !cells.iter().any(|c| c.mode == Mode::Dense && c.emit == Emit::One) {
         let block = cells.first().map_or(16, |c| c.block);
         cells.push(reference(source, app, block)?);
@@ -367,20 +373,17 @@ impl Maker<'_> {
     }
 
     fn origin(&self, key: &str) -> Origin {
-        let at =
-            |path: String| self.source.set.keys().any(|s| *s == path || s.starts_with(&format!("{path}.")));
+        let at = |path: String| self.source.set_below(&path);
         if self.cell.keys().contains(&key) {
-            let set = at(format!("cell.{}.{key}", self.index));
-            return if set { Origin::CommandLine } else { Origin::Cell };
+            return at(format!("cell.{}.{key}", self.index)).unwrap_or(Origin::Cell);
         }
         if self.choice.iter().any(|(k, _)| *k == key) {
-            return if at(format!("grid.{key}")) { Origin::CommandLine } else { Origin::Grid };
+            return at(format!("grid.{key}")).unwrap_or(Origin::Grid);
         }
-        match (self.source.spec.decode.keys().contains(&key), at(format!("decode.{key}"))) {
-            (true, true) => Origin::CommandLine,
-            (true, false) => Origin::File,
-            (false, _) => Origin::Default,
+        if self.source.spec.decode.keys().contains(&key) {
+            return at(format!("decode.{key}")).unwrap_or(Origin::File);
         }
+        Origin::Default
     }
 }
 

@@ -4,6 +4,7 @@ mod cells;
 mod check;
 mod label;
 mod resolved;
+mod sweep;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -48,15 +49,22 @@ impl Plan {
     /// # Errors
     /// Values out of range, keys without effect, unknown names, two cells that are the same.
     pub fn new(source: &Source, app: &App) -> Result<Self> {
+        Self::over(std::slice::from_ref(source), app)
+    }
+
+    /// One plan for configurations that differ in keys of cells only: their cells side by side, those that are alike once.
+    ///
+    /// # Errors
+    /// As [`Plan::new`]; a swept key that no cell takes.
+    pub fn over(sources: &[Source], app: &App) -> Result<Self> {
+        let source = &sources[0];
         let spec = &source.spec;
         let run = &spec.run;
         let repeats = run.repeats.unwrap_or(1);
         if repeats == 0 {
             bail!(Error::setting("run.repeats", "0 repeats decode nothing; give at least 1"));
         }
-        let default_name =
-            || source.path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
-        let name = run.name.clone().unwrap_or_else(default_name);
+        let name = source.name();
         let seed = run.seed.unwrap_or(0);
         if seed > i64::MAX as u64 {
             bail!(Error::setting(
@@ -67,7 +75,7 @@ impl Plan {
         let protocol = run.protocol.unwrap_or(Protocol::Decode);
         let model = spec.model.path.clone().unwrap_or_else(|| "nano".to_owned());
         let tasks = tasks::plan(source, app)?;
-        let cells = cells::plan(source, app, &tasks)?;
+        let cells = cells::plan(sources, app, &tasks)?;
         let origin = |path: &str, present: bool| source.origin(path, present);
         let head = vec![
             ("run", "name", name.clone().into(), origin("run.name", run.name.is_some())),
@@ -104,5 +112,10 @@ impl Plan {
     /// The complete configuration with the origin of every value.
     pub fn resolved(&self) -> Resolved {
         resolved::resolve(self)
+    }
+
+    /// What one cell measures, as the bytes that its own fingerprint is made of.
+    pub fn canonical_of(&self, cell: &PlannedCell) -> String {
+        resolved::canonical_of(self, cell)
     }
 }

@@ -3,7 +3,7 @@
 use super::tables;
 use super::units;
 use super::view::View;
-use crate::record::{Results, Status, Verdict};
+use crate::record::{Results, Status, SweepPlan, SweepResults, Verdict};
 
 /// Failures that are printed; all of them are in `report.md`.
 const FAILURES_SHOWN: usize = 5;
@@ -35,6 +35,39 @@ pub fn render(results: &Results, width: u16) -> String {
     }
     out += &failures(results, width);
     out
+}
+
+/// What came of a sweep: one line a run if there are several, then all together.
+pub fn sweep(plan: &SweepPlan, results: &SweepResults) -> String {
+    let mut out = String::new();
+    if let Some(shard) = &plan.shard {
+        out += &format!("shard {shard}; `oasis merge` joins all of them\n");
+    }
+    for (run, planned) in results.runs.iter().zip(&plan.runs) {
+        out += &match (&run.results, &run.error) {
+            (Some(r), _) if results.runs.len() > 1 => {
+                format!(
+                    "{} · {} ({} of {} decodes, {} failed)\n",
+                    run.name,
+                    status(r.status),
+                    r.n_done,
+                    r.n_planned,
+                    r.n_failed
+                )
+            }
+            (Some(_), _) => String::new(),
+            (None, Some(error)) => {
+                format!("{} · FAILED ({} decodes): {error}\n", run.name, planned.n_planned)
+            }
+            (None, None) => format!("{} · not begun ({} decodes)\n", run.name, planned.n_planned),
+        };
+    }
+    let (done, of, failed) = (results.n_done, results.n_planned, results.n_failed);
+    out + &format!(
+        "sweep {} · {} ({done} of {of} decodes, {failed} failed)\n",
+        results.name,
+        status(results.status)
+    )
 }
 
 /// A sentence in as many lines as it needs, the later ones two columns further in.

@@ -5,7 +5,7 @@ use super::samples::{Job, hex};
 use super::tally::{Key, Tally, add_position, argmax};
 use crate::plan::{Plan, PlannedCell};
 use crate::record::{FidelitySums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord};
-use oasis_core::decode::{Decoder, Start};
+use oasis_core::decode::{Decoder, Policies, Start};
 use oasis_core::engine::{Engine, Prefix};
 use oasis_core::ids::NONE;
 use oasis_core::ops::Backend;
@@ -139,14 +139,14 @@ impl<'a, B: Backend> Context<'a, B> {
         }
     }
 
-    /// Decodes `jobs` together in cell `cell`. Returns their records and, from a dense cell, the references.
+    /// Decodes `jobs` together in a cell with its policies. Returns their records and, from a dense cell, the references.
     ///
     /// # Errors
     /// Whatever the loop reports; then no sample of the batch is decoded.
     pub fn decode(
         &self,
         engine: &mut Engine<B>,
-        cell: usize,
+        (cell, policies): (usize, &Policies<B>),
         repeat: u32,
         jobs: &[Unit<'a, '_, B>],
     ) -> Result<Vec<(Measured, Reference)>> {
@@ -162,7 +162,7 @@ impl<'a, B: Backend> Context<'a, B> {
             max_new: job.max_new().max(1),
             seed: unit_seed(self.plan.seed, &job.key, repeat),
         });
-        let mut decoder = Decoder::new(engine, &settings, &self.built.cells[cell], starts.collect())?;
+        let mut decoder = Decoder::new(engine, &settings, policies, starts.collect())?;
         self.steps(&mut decoder, &mut lanes, planned)?;
         let covered = planned.mode != Mode::Dense && !decoder.is_sparse();
         let pools = decoder.plan().pools.iter();

@@ -7,12 +7,12 @@ pub(crate) use crate::bench::weights_bytes;
 use crate::bench::{Limits, Need, Size, check_memory};
 use crate::plan::{Plan, PlannedCell};
 use anyhow::Result;
-use oasis_core::geometry::Geometry;
+use oasis_core::geometry::{BlockShape, Geometry};
 use oasis_core::model::ModelConfig;
 use oasis_core::plan::{MemoryPlan, PlanExtra, SeqLength};
 use oasis_core::policy::Summary;
 use oasis_core::registry::{Params, find};
-use oasis_core::settings::Settings;
+use oasis_core::settings::{Mode, Settings};
 use oasis_core::text::Tokenizer;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -33,24 +33,61 @@ pub fn print(plan: &Plan, app: &App, samples: &Samples, opened: &Opened) -> Resu
         "cell", "K", "C", "batch", "device", "host"
     );
     for cell in &plan.cells {
-        let Some(decode) = Decode::longest(plan, app, samples, cell)? else { continue };
-        let memory = decode.memory(g, (cell.batch, decode.length.prompt), PlanExtra::default());
-        let settings = &decode.settings;
-        let (k, c) = if settings.ranks() {
-            (settings.k().to_string(), settings.cap_blocks().to_string())
-        } else {
-            ("–".to_owned(), "–".to_owned())
-        };
-        let largest = memory.pools.iter().max_by_key(|p| p.bytes).map_or("", |p| p.name);
+        let Some(cost) = cost(plan, app, samples, cell, g)? else { continue };
         println!(
-            "# {:<width$}  {k:>5} {c:>9} {:>6}  {:>9.2} {:>9.2}  {largest}",
+            "# {:<width$}  {:>5} {:>9} {:>6}  {:>9.2} {:>9.2}  {}",
             cell.label,
+            cost.k.map_or("–".to_owned(), |k| k.to_string()),
+            cost.c.map_or("–".to_owned(), |c| c.to_string()),
             cell.batch,
-            memory.device() as f64 / MIB,
-            memory.host() as f64 / MIB,
+            cost.device as f64 / MIB,
+            cost.host as f64 / MIB,
+            cost.largest,
         );
     }
     Ok(())
+}
+
+/// What a cell takes.
+pub struct Cost {
+    /// Selectable blocks, where the cell ranks.
+    pub k: Option<usize>,
+    /// Most blocks that a pool fetches in a step.
+    pub c: Option<usize>,
+    /// Bytes of device memory beside the weights, for the longest sample.
+    pub device: u64,
+    /// Bytes of host memory.
+    pub host: u64,
+    /// The largest pool.
+    pub largest: &'static str,
+    /// Most bytes that a step of one sequence copies from the host store.
+    pub moved: u64,
+}
+
+/// The cost of a cell; none without samples.
+pub fn cost(
+    plan: &Plan,
+    app: &App,
+    samples: &Samples,
+    cell: &PlannedCell,
+    g: &Geometry,
+) -> Result<Option<Cost>> {
+    let Some(decode) = Decode::longest(plan, app, samples, cell)? else { return Ok(None) };
+    let memory = decode.memory(g, (cell.batch, decode.length.prompt), PlanExtra::default());
+    let settings = &decode.settings;
+    let ranks = settings.ranks();
+    let (k, c) = (settings.k(), settings.cap_blocks());
+    let block = BlockShape { tokens: cell.block, head_dim: g.head_dim }.bytes();
+    let fetches = matches!(cell.mode, Mode::Staged | Mode::OnDemand);
+    let moved = if fetches { c.min(k) * g.layers * g.kv_heads * block } else { 0 };
+    Ok(Some(Cost {
+        k: ranks.then_some(k),
+        c: ranks.then_some(c),
+        device: memory.device(),
+        host: memory.host(),
+        largest: memory.pools.iter().max_by_key(|p| p.bytes).map_or("", |p| p.name),
+        moved: moved as u64,
+    }))
 }
 
 /// The decode of a cell that needs most memory: its longest sample, over and over.
@@ -81,31 +118,29 @@ impl Decode {
     }
 }
 
-/// Refuses a run of which a cell does not fit, before anything is allocated. `workers` decode at the same time, and each
+/// Refuses a cell that does not fit, before anything is allocated. `workers` decode at the same time, and each
 /// holds one batch; the scratch of prefills and the arrays of a device's chain are not counted here.
 ///
 /// # Errors
 /// [`oasis_core::Error::Capacity`] with the cell's plan, the limit, and the largest batch and prompt that fit.
 pub fn check(
     plan: &Plan,
+    cell: &PlannedCell,
     app: &App,
     samples: &Samples,
     config: &ModelConfig,
     workers: usize,
     limits: &Limits,
 ) -> Result<()> {
-    for cell in &plan.cells {
-        let Some(decode) = Decode::longest(plan, app, samples, cell)? else { continue };
-        let need = |size: Size| {
-            let mut plan = decode.memory(&config.geometry, size, PlanExtra::default());
-            plan.pools.iter_mut().for_each(|p| p.bytes *= workers as u64);
-            Need { backend: 0, weights: weights_bytes(config) as u64, plan }
-        };
-        let workers = if workers > 1 { format!(" ({workers} workers)") } else { String::new() };
-        let what = format!("cell `{}`{workers}", cell.label);
-        check_memory(&what, &need, limits, (cell.batch, decode.length.prompt), cell.block)?;
-    }
-    Ok(())
+    let Some(decode) = Decode::longest(plan, app, samples, cell)? else { return Ok(()) };
+    let need = |size: Size| {
+        let mut plan = decode.memory(&config.geometry, size, PlanExtra::default());
+        plan.pools.iter_mut().for_each(|p| p.bytes *= workers as u64);
+        Need { backend: 0, weights: weights_bytes(config) as u64, plan }
+    };
+    let workers = if workers > 1 { format!(" ({workers} workers)") } else { String::new() };
+    let what = format!("cell `{}`{workers}", cell.label);
+    Ok(check_memory(&what, &need, limits, (cell.batch, decode.length.prompt), cell.block)?)
 }
 
 /// Prints the first prompt of every task, as text with its token count and hash.

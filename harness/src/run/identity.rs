@@ -3,7 +3,7 @@
 use super::model::Opened;
 use super::samples::{Samples, hex};
 use crate::app::App;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedCell, PlannedTask};
 use crate::record::{CodeRecord, Environment, SCHEMA_VERSION};
 use anyhow::Result;
 use oasis_core::registry::find;
@@ -15,9 +15,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const DIGITS: usize = 16;
 
 /// Name and version of everything that took part.
-pub fn versions(plan: &Plan, app: &App) -> Result<BTreeMap<String, u32>> {
+pub fn versions(cells: &[PlannedCell], tasks: &[PlannedTask], app: &App) -> Result<BTreeMap<String, u32>> {
     let mut versions = BTreeMap::new();
-    for cell in &plan.cells {
+    for cell in cells {
         for (kind, key) in
             [("summary", "summary"), ("evictor", "evictor"), ("predictor", "predictor"), ("draft", "draft")]
         {
@@ -31,7 +31,7 @@ pub fn versions(plan: &Plan, app: &App) -> Result<BTreeMap<String, u32>> {
             versions.insert(format!("{kind} {}", spec.name), version);
         }
     }
-    versions.extend(plan.tasks.iter().map(|t| (format!("task {}", t.name), t.task.version())));
+    versions.extend(tasks.iter().map(|t| (format!("task {}", t.name), t.task.version())));
     Ok(versions)
 }
 
@@ -56,12 +56,49 @@ pub fn fingerprint(
     versions: &BTreeMap<String, u32>,
     backend: &str,
 ) -> BTreeMap<String, String> {
-    let sha = |text: &str| hex(&Sha256::digest(text.as_bytes()));
+    let mut parts = parts(plan, &plan.resolved().canonical, opened, samples, versions, backend);
+    parts.insert("fingerprint".to_owned(), digest(&parts));
+    parts.insert("name".to_owned(), plan.name.clone());
+    parts
+}
+
+/// The same for one cell alone: equal wherever the same measurement is planned, whatever the run and the cell are called.
+pub fn of_cell(
+    plan: &Plan,
+    cell: &PlannedCell,
+    opened: &Opened,
+    samples: &Samples,
+    app: &App,
+    backend: &str,
+) -> Result<String> {
+    let versions = versions(std::slice::from_ref(cell), &plan.tasks, app)?;
+    Ok(digest(&parts(plan, &plan.canonical_of(cell), opened, samples, &versions, backend)))
+}
+
+/// SHA-256 in hex.
+pub fn sha(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+/// A short hash over named parts.
+pub fn digest(parts: &BTreeMap<String, String>) -> String {
+    let text: String = parts.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
+    sha(&text)[..DIGITS].to_owned()
+}
+
+fn parts(
+    plan: &Plan,
+    config: &str,
+    opened: &Opened,
+    samples: &Samples,
+    versions: &BTreeMap<String, u32>,
+    backend: &str,
+) -> BTreeMap<String, String> {
     let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
     let all = versions.iter().map(|(name, v)| format!("{name}@{v}")).collect::<Vec<_>>().join(" ");
-    let mut parts = BTreeMap::from([
+    BTreeMap::from([
         ("schema".to_owned(), SCHEMA_VERSION.to_string()),
-        ("config".to_owned(), sha(&plan.resolved().canonical)),
+        ("config".to_owned(), sha(config)),
         ("prompts".to_owned(), sha(&samples.digests.join(" "))),
         ("data".to_owned(), sha(&data.join(" "))),
         ("weights".to_owned(), opened.checkpoint.digest.clone()),
@@ -69,11 +106,7 @@ pub fn fingerprint(
         ("policies".to_owned(), all),
         ("code".to_owned(), code().source_sha256),
         ("backend".to_owned(), backend.to_owned()),
-    ]);
-    let text: String = parts.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
-    parts.insert("fingerprint".to_owned(), sha(&text)[..DIGITS].to_owned());
-    parts.insert("name".to_owned(), plan.name.clone());
-    parts
+    ])
 }
 
 /// Where and when the run takes place.

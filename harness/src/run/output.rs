@@ -1,6 +1,6 @@
 //! The folder of a run: created once, appended line by line, finished by renames.
 
-use crate::files::write_whole;
+use crate::files::{TEMPORARY, write_whole};
 use crate::record::{LayerRecord, Outcome, SampleRecord, Status, TimingRecord};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
@@ -84,6 +84,11 @@ fn write_probe(at: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// A file that a killed process was writing.
+fn is_temporary(entry: &fs::DirEntry) -> bool {
+    entry.file_name().to_string_lossy().starts_with(TEMPORARY)
+}
+
 impl RunDir {
     /// Opens `root/fingerprint` for this run.
     ///
@@ -116,7 +121,7 @@ impl RunDir {
         Ok(dir)
     }
 
-    /// Takes the folder for this process: two that append to the same records would lose some.
+    /// Takes the folder for this process, without what a killed one left half-written: two that append to the same records would lose some.
     fn hold(&mut self) -> Result<()> {
         let folder = File::open(&self.path).with_context(|| format!("{}", self.path.display()))?;
         match folder.try_lock() {
@@ -126,7 +131,11 @@ impl RunDir {
                 self.path.display()
             ),
             // Some network file systems have no locks; a single run works there as well.
-            Err(std::fs::TryLockError::Error(_)) => {}
+            Err(std::fs::TryLockError::Error(_)) => return Ok(()),
+        }
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten().filter(is_temporary) {
+            // Nobody reads it; if it can't be removed it only takes room.
+            let _ = fs::remove_file(entry.path());
         }
         Ok(())
     }
@@ -175,8 +184,8 @@ impl RunDir {
     }
 
     fn is_empty(&self) -> Result<bool> {
-        let mut entries = fs::read_dir(&self.path).with_context(|| format!("{}", self.path.display()))?;
-        Ok(entries.next().is_none())
+        let entries = fs::read_dir(&self.path).with_context(|| format!("{}", self.path.display()))?;
+        Ok(entries.flatten().all(|e| is_temporary(&e)))
     }
 
     fn clear(&self) -> Result<()> {
@@ -198,10 +207,16 @@ impl RunDir {
         struct Head {
             status: Status,
             n_planned: u64,
+            n_done: u64,
         }
         let text = fs::read_to_string(self.path.join(RESULTS)).unwrap_or_default();
-        let done = lines::<SampleRecord>(&self.path.join(SAMPLES)).map_or(0, |l| l.len());
+        let samples = self.path.join(SAMPLES);
+        let done = lines::<SampleRecord>(&samples).map_or(0, |l| l.len() as u64);
         match serde_json::from_str::<Head>(&text) {
+            // The folder of a sweep has its records in folders below.
+            Ok(head) if !samples.exists() => {
+                format!("{:?}, {} of {} records", head.status, head.n_done, head.n_planned).to_uppercase()
+            }
             Ok(head) => format!("{:?}, {done} of {} records", head.status, head.n_planned).to_uppercase(),
             Err(_) => format!("{done} records"),
         }

@@ -10,45 +10,79 @@ use oasis_core::draft::{DraftFactory, DraftSetup, DraftShape};
 use oasis_core::model::Model;
 use oasis_core::ops::Backend;
 use oasis_core::registry::{Entry, Params, find};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The policies of every cell and what their drafts demand of the prefill.
 pub struct Built<B: Backend> {
-    /// One a cell.
-    pub cells: Vec<Policies<B>>,
+    /// One a cell, or why its policies can't be made here: then its samples fail with these words.
+    pub cells: Vec<Result<Policies<B>, String>>,
     /// The cell's draft knows the right tokens.
     pub ideal: Vec<bool>,
     /// Layers whose output rows a prefill must keep, ascending.
     pub hidden_layers: Vec<usize>,
 }
 
-/// Builds the policies of all cells; a draft source that several cells name alike is made once.
-pub fn build<B: Backend>(
-    app: &App,
-    cells: &[PlannedCell],
-    opened: &Opened,
-    backend: &mut B,
-    model: &Model<B>,
-) -> Result<Built<B>> {
-    let mut drafts: BTreeMap<String, DraftFactory<B>> = BTreeMap::new();
-    let (mut policies, mut ideal, mut hidden) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for cell in cells {
+impl<B: Backend> Default for Built<B> {
+    fn default() -> Self {
+        Self { cells: Vec::new(), ideal: Vec::new(), hidden_layers: Vec::new() }
+    }
+}
+
+/// What a cell is decoded with.
+pub struct Made<B: Backend> {
+    policies: Policies<B>,
+    ideal: bool,
+    hidden: Vec<usize>,
+}
+
+impl<B: Backend> Built<B> {
+    /// Adds the next cell.
+    pub fn add(&mut self, made: Result<Made<B>, String>) {
+        let (policies, ideal, hidden) = match made {
+            Ok(made) => (Ok(made.policies), made.ideal, made.hidden),
+            Err(error) => (Err(error), false, Vec::new()),
+        };
+        self.cells.push(policies);
+        self.ideal.push(ideal);
+        self.hidden_layers.extend(hidden);
+        self.hidden_layers.sort_unstable();
+        self.hidden_layers.dedup();
+    }
+}
+
+/// Builds the policies of cells; a draft source that several cells name alike is made once.
+pub struct Builder<'a, B: Backend> {
+    app: &'a App,
+    opened: &'a Opened,
+    drafts: BTreeMap<String, DraftFactory<B>>,
+}
+
+impl<'a, B: Backend> Builder<'a, B> {
+    /// Nothing is made yet.
+    pub fn new(app: &'a App, opened: &'a Opened) -> Self {
+        Self { app, opened, drafts: BTreeMap::new() }
+    }
+
+    /// The policies of a cell.
+    ///
+    /// # Errors
+    /// A draft source that does not go with the model, a policy that refuses its keys; names the cell.
+    pub fn build(&mut self, cell: &PlannedCell, backend: &mut B, model: &Model<B>) -> Result<Made<B>> {
+        self.made(cell, backend, model).with_context(|| format!("cell `{}`", cell.label))
+    }
+
+    fn made(&mut self, cell: &PlannedCell, backend: &mut B, model: &Model<B>) -> Result<Made<B>> {
         let spec = cell.draft.as_ref().map_or_else(|| PolicySpec::named("none"), |d| d.spec.clone());
         let key = spec.to_string();
-        if !drafts.contains_key(&key) {
-            let factory =
-                draft(&spec, opened, backend, model).with_context(|| format!("cell `{}`", cell.label))?;
-            drafts.insert(key.clone(), factory);
+        if !self.drafts.contains_key(&key) {
+            self.drafts.insert(key.clone(), draft(&spec, self.opened, backend, model)?);
         }
-        let factory = drafts[&key].clone();
+        let factory = self.drafts[&key].clone();
         let sample = factory(0)?;
-        ideal.push(sample.is_ideal());
-        hidden.extend(sample.hidden_layers().iter().copied());
-        let named = || format!("cell `{}`", cell.label);
-        policies.push(one(app, cell, factory).with_context(named)?);
+        let (ideal, hidden) = (sample.is_ideal(), sample.hidden_layers().to_vec());
+        Ok(Made { policies: one(self.app, cell, factory)?, ideal, hidden })
     }
-    Ok(Built { cells: policies, ideal, hidden_layers: hidden.into_iter().collect() })
 }
 
 fn draft<B: Backend>(

@@ -17,6 +17,16 @@ use std::collections::HashMap;
 pub struct Frame {
     /// Folder name.
     pub fingerprint: String,
+    /// `run.name`.
+    pub name: String,
+    /// `decode` or `question`.
+    pub protocol: String,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Repeats of every (sample, cell).
+    pub repeats: u32,
+    /// What looked like a slip in the configuration.
+    pub notes: Vec<String>,
     /// The model.
     pub model: ModelRecord,
     /// The tasks.
@@ -58,7 +68,23 @@ impl Frame {
         let tasks = plan.tasks.iter().zip(&samples.digests).map(task).collect();
         let longest = plan.tasks.iter().map(|t| t.length).max().unwrap_or(0);
         let cells = plan.cells.iter().zip(ideal).map(|(c, &ideal)| cell(c, ideal, longest)).collect();
-        Self { fingerprint: fingerprint.to_owned(), model, tasks, cells }
+        Self {
+            fingerprint: fingerprint.to_owned(),
+            name: plan.name.clone(),
+            protocol: plan.protocol.name().to_owned(),
+            seed: plan.seed,
+            repeats: plan.repeats,
+            notes: plan.notes.clone(),
+            model,
+            tasks,
+            cells,
+        }
+    }
+
+    /// (sample, cell, repeat) triples.
+    fn units(&self) -> u64 {
+        let samples: usize = self.tasks.iter().map(|t| t.samples).sum();
+        (samples * self.cells.len()) as u64 * u64::from(self.repeats)
     }
 }
 
@@ -110,7 +136,7 @@ pub fn sort(records: &mut Records, frame: &Frame) {
 }
 
 /// A summary of everything recorded so far.
-pub fn summarise(plan: &Plan, frame: &Frame, records: &Records, machine: Machine) -> Results {
+pub fn summarise(frame: &Frame, records: &Records, machine: Machine) -> Results {
     let mut rows = Vec::new();
     for cell in &frame.cells {
         for task in &frame.tasks {
@@ -120,7 +146,7 @@ pub fn summarise(plan: &Plan, frame: &Frame, records: &Records, machine: Machine
     mark_noise(&mut rows, frame);
     let failed = records.samples.iter().filter(|s| s.outcome == Outcome::Failed);
     let failures: Vec<Failure> = failed.map(failure).collect();
-    let (planned, recorded) = (plan.units() as u64, records.samples.len() as u64);
+    let (planned, recorded) = (frame.units(), records.samples.len() as u64);
     let status = match (recorded < planned, failures.is_empty()) {
         (true, _) => Status::Partial,
         (false, false) => Status::Failed,
@@ -133,18 +159,18 @@ pub fn summarise(plan: &Plan, frame: &Frame, records: &Records, machine: Machine
     checks.push(invariants::order(&frame.cells, &rows, records));
     let memory = invariants::memory(&frame.cells, &machine.memory);
     checks.push(memory);
-    let warnings = warnings(plan, frame, &rows, &checks, records, status);
+    let warnings = warnings(frame, &rows, &checks, records, status);
     Results {
         schema_version: SCHEMA_VERSION,
         fingerprint: frame.fingerprint.clone(),
-        name: plan.name.clone(),
+        name: frame.name.clone(),
         status,
         n_planned: planned,
         n_done: recorded - failures.len() as u64,
         n_failed: failures.len() as u64,
-        protocol: plan.protocol.name().to_owned(),
-        seed: plan.seed,
-        repeats: plan.repeats,
+        protocol: frame.protocol.clone(),
+        seed: frame.seed,
+        repeats: frame.repeats,
         model: frame.model.clone(),
         tasks: frame.tasks.clone(),
         cells: frame.cells.clone(),
@@ -210,14 +236,13 @@ fn timings(frame: &Frame, records: &Records, mut machine: Machine) -> Machine {
 }
 
 fn warnings(
-    plan: &Plan,
     frame: &Frame,
     rows: &[RowRecord],
     checks: &[Invariant],
     records: &Records,
     status: Status,
 ) -> Vec<String> {
-    let mut warnings = plan.notes.clone();
+    let mut warnings = frame.notes.clone();
     if status == Status::Partial {
         warnings.push("the run is PARTIAL: figures are of the samples that were decoded so far".to_owned());
     }

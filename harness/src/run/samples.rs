@@ -136,3 +136,8 @@ pub fn bundles(jobs: &[Job], batch: usize) -> Vec<std::ops::Range<usize>> {
     }
     bundles
 }
+
+/// Into how many parts the cells are split so that `workers` have work on `bundles`; each part prefills for itself.
+pub fn parts(bundles: usize, workers: usize, cells: usize) -> usize {
+    workers.div_ceil(bundles.max(1)).clamp(1, cells.max(1))
+}

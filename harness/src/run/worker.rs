@@ -24,6 +24,10 @@ pub struct Shared<'a, B: Backend> {
     pub jobs: &'a [Job],
     /// Samples that belong together.
     pub bundles: &'a [Range<usize>],
+    /// Every bundle comes so often, each time with another part of the cells: more workers than bundles share the cells.
+    pub parts: usize,
+    /// Cells that are decoded here.
+    pub only: &'a [bool],
     /// Units that a former sitting recorded.
     pub done: &'a HashSet<UnitKey>,
     /// Makes an engine for a worker.
@@ -36,7 +40,7 @@ pub struct Shared<'a, B: Backend> {
     pub progress: &'a Progress,
     /// The first error that ends the run (the disk is full, no engine can be made).
     pub fatal: Mutex<Option<anyhow::Error>>,
-    /// Next bundle.
+    /// Next part of a bundle.
     pub next: AtomicUsize,
 }
 
@@ -47,7 +51,7 @@ impl<B: Backend> Shared<'_, B> {
     /// Runs `workers` threads until all bundles are done, someone stops them, or one fails for good.
     pub fn run(&self, workers: usize) -> Result<()> {
         std::thread::scope(|scope| {
-            for _ in 0..workers.clamp(1, self.bundles.len().max(1)) {
+            for _ in 0..workers.clamp(1, (self.bundles.len() * self.parts).max(1)) {
                 scope.spawn(|| {
                     if let Err(error) = self.work() {
                         self.stop.store(true, Ordering::SeqCst);
@@ -69,15 +73,18 @@ impl<B: Backend> Shared<'_, B> {
     fn work(&self) -> Result<()> {
         let mut engine = (self.engine)()?;
         while !self.stopped() {
-            let Some(bundle) = self.bundles.get(self.next.fetch_add(1, Ordering::SeqCst)) else { break };
-            Bundle { shared: self, range: bundle.clone(), prefixes: BTreeMap::new() }.run(&mut engine)?;
+            let next = self.next.fetch_add(1, Ordering::SeqCst);
+            let Some(bundle) = self.bundles.get(next / self.parts) else { break };
+            let part = next % self.parts;
+            Bundle { shared: self, range: bundle.clone(), part, prefixes: BTreeMap::new() }
+                .run(&mut engine)?;
         }
         Ok(())
     }
 
     fn missing(&self, job: usize, cell: usize, repeat: u32) -> bool {
         let key = self.context.key(&self.jobs[job], cell, repeat);
-        !self.done.contains(&(key.sample, key.cell, key.repeat))
+        self.only[cell] && !self.done.contains(&(key.sample, key.cell, key.repeat))
     }
 
     fn record(&self, measured: &Measured) -> Result<()> {
@@ -92,6 +99,8 @@ impl<B: Backend> Shared<'_, B> {
 struct Bundle<'s, 'a, B: Backend> {
     shared: &'s Shared<'a, B>,
     range: Range<usize>,
+    /// Which cells: those whose number gives this rest.
+    part: usize,
     /// By block size: the prefill of each distinct prefix, and which job has which.
     prefixes: BTreeMap<usize, Vec<Result<Ready<B>, String>>>,
 }
@@ -111,11 +120,15 @@ impl<B: Backend> Bundle<'_, '_, B> {
         Ok(())
     }
 
+    fn missing(&self, job: usize, cell: usize, repeat: u32) -> bool {
+        cell % self.shared.parts == self.part && self.shared.missing(job, cell, repeat)
+    }
+
     /// Whether a later cell that is still to be decoded needs what dense decoding leaves.
     fn needed_later(&self, job: usize, repeat: u32) -> bool {
         let ideal = &self.shared.context.built.ideal;
         let needs = |cell: usize| self.shared.jobs[job].fidelity || ideal[cell];
-        (1..ideal.len()).any(|cell| needs(cell) && self.shared.missing(job, cell, repeat))
+        (1..ideal.len()).any(|cell| needs(cell) && self.missing(job, cell, repeat))
     }
 
     fn cell(
@@ -126,9 +139,8 @@ impl<B: Backend> Bundle<'_, '_, B> {
         references: &mut [Option<Reference>],
     ) -> Result<()> {
         let planned = &self.shared.context.plan.cells[cell];
-        let wanted = |job: usize| {
-            self.shared.missing(job, cell, repeat) || (cell == 0 && self.needed_later(job, repeat))
-        };
+        let wanted =
+            |job: usize| self.missing(job, cell, repeat) || (cell == 0 && self.needed_later(job, repeat));
         let jobs: Vec<usize> = self.range.clone().filter(|&j| wanted(j)).collect();
         if jobs.is_empty() {
             return Ok(());
@@ -191,7 +203,7 @@ impl<B: Backend> Bundle<'_, '_, B> {
                     if cell == 0 {
                         references[job - first] = Some(reference);
                     }
-                    if self.shared.missing(job, cell, repeat) {
+                    if self.missing(job, cell, repeat) {
                         self.shared.record(&measured)?;
                     }
                 }
@@ -205,7 +217,7 @@ impl<B: Backend> Bundle<'_, '_, B> {
     }
 
     fn fail(&self, (cell, repeat): Unit, job: usize, error: String) -> Result<()> {
-        if !self.shared.missing(job, cell, repeat) {
+        if !self.missing(job, cell, repeat) {
             return Ok(());
         }
         let record = self.shared.context.blank(&self.shared.jobs[job], cell, repeat, Some(error.clone()));
@@ -222,6 +234,10 @@ impl<B: Backend> Bundle<'_, '_, B> {
         references: &[Option<Reference>],
     ) -> Result<Result<Vec<(Measured, Reference)>, String>> {
         let context = &self.shared.context;
+        let policies = match &context.built.cells[cell] {
+            Ok(policies) => policies,
+            Err(error) => return Ok(Err(error.clone())),
+        };
         let block = context.plan.cells[cell].block;
         let dense = context.plan.cells[cell].mode == Mode::Dense && cell == 0;
         let mut jobs = Vec::new();
@@ -237,7 +253,7 @@ impl<B: Backend> Bundle<'_, '_, B> {
             }
             jobs.push((&self.shared.jobs[j], ready, reference));
         }
-        self.guarded(engine, |engine| context.decode(engine, cell, repeat, &jobs))
+        self.guarded(engine, |engine| context.decode(engine, (cell, policies), repeat, &jobs))
     }
 
     /// Runs `f`; a panic is an error of this unit, after which the worker goes on with a fresh engine.

@@ -17,6 +17,8 @@ pub enum Origin {
     Cell,
     /// An axis of `[grid]`.
     Grid,
+    /// An axis of `[sweep]`.
+    Sweep,
     /// `--set` or a flag.
     CommandLine,
     /// Follows from other values.
@@ -30,6 +32,7 @@ impl fmt::Display for Origin {
             Self::File => "file",
             Self::Cell => "file, this cell",
             Self::Grid => "grid",
+            Self::Sweep => "sweep",
             Self::CommandLine => "command line",
             Self::Derived => "derived",
         })
@@ -43,28 +46,53 @@ pub struct Source {
     pub path: PathBuf,
     /// What was typed, all layers together.
     pub spec: Spec,
-    /// Paths that the command line set.
-    pub set: BTreeMap<String, String>,
+    /// Paths that the command line or a sweep set over the file.
+    pub set: BTreeMap<String, Origin>,
     /// What looks like a slip but may be meant.
     pub notes: Vec<String>,
 }
 
 impl Source {
+    /// `run.name`, else the file's without its ending.
+    pub fn name(&self) -> String {
+        let of_file = || self.path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
+        self.spec.run.name.clone().unwrap_or_else(of_file)
+    }
+
     /// Where the value at `path` (`run.seed`) came from, given whether it is there at all.
     pub fn origin(&self, path: &str, present: bool) -> Origin {
-        match (self.set.contains_key(path), present) {
-            (true, _) => Origin::CommandLine,
-            (false, true) => Origin::File,
-            (false, false) => Origin::Default,
+        match (self.set.get(path), present) {
+            (Some(&over), _) => over,
+            (None, true) => Origin::File,
+            (None, false) => Origin::Default,
         }
+    }
+
+    /// What set a value at `path` or below it (`decode.summary.bits`) over the file.
+    pub fn set_below(&self, path: &str) -> Option<Origin> {
+        let below =
+            |key: &str| key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        self.set.iter().find(|(key, _)| below(key)).map(|(_, &origin)| origin)
     }
 }
 
 /// Reads `path` and lays `sets` (`key.path`, value) over it.
 ///
 /// # Errors
-/// What TOML or the tables refuse, with the file's name and a caret below the place.
+/// What TOML or the tables refuse, with the file's name and a caret below the place; a file that is a sweep.
 pub fn load(path: &Path, sets: &[(String, String)]) -> Result<Source> {
+    let source = read(path, sets)?.0;
+    if source.spec.sweep.is_some() {
+        bail!(
+            "{}: it has a [sweep] table; run it with `oasis sweep {0}`, or remove the table",
+            path.display()
+        );
+    }
+    Ok(source)
+}
+
+/// The same for a file that may be a sweep; also as a table, with `sets` in it.
+pub(super) fn read(path: &Path, sets: &[(String, String)]) -> Result<(Source, toml::Table)> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{}: the configuration can't be read", path.display()))?;
     let named =
@@ -72,18 +100,22 @@ pub fn load(path: &Path, sets: &[(String, String)]) -> Result<Source> {
     let typed: Spec = toml::from_str(&text).map_err(named)?;
     let notes = literal_escapes(&text, path);
     let mut set = BTreeMap::new();
-    if sets.is_empty() {
-        return Ok(Source { path: path.to_owned(), spec: typed, set, notes });
-    }
     let mut table: toml::Table = toml::from_str(&text).map_err(named)?;
-    for (key, value) in sets {
-        place(&mut table, key, value, &mut set)?;
+    if sets.is_empty() {
+        return Ok((Source { path: path.to_owned(), spec: typed, set, notes }, table));
     }
-    let spec = table.try_into().map_err(|e: toml::de::Error| {
-        let all: Vec<String> = sets.iter().map(|(k, v)| format!("{k}={v}")).collect();
-        anyhow!("--set {}: {}", all.join(" --set "), did_you_mean(e.to_string().trim_end()))
-    })?;
-    Ok(Source { path: path.to_owned(), spec, set, notes })
+    for (key, text) in sets {
+        place(&mut table, key, &value(text), Origin::CommandLine, &mut set)
+            .with_context(|| format!("--set {key}={text}"))?;
+    }
+    let all: Vec<String> = sets.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let spec = typed_again(&table).with_context(|| format!("--set {}", all.join(" --set ")))?;
+    Ok((Source { path: path.to_owned(), spec, set, notes }, table))
+}
+
+/// A configuration after values were laid over it.
+pub(super) fn typed_again(table: &toml::Table) -> Result<Spec> {
+    table.clone().try_into().map_err(|e: toml::de::Error| anyhow!(did_you_mean(e.to_string().trim_end())))
 }
 
 /// A value as TOML, or as a string where it is no TOML.
@@ -93,20 +125,26 @@ fn value(text: &str) -> toml::Value {
     parsed.unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// Puts `text` at the dotted `key`; in a list, a number picks one entry and a name goes to all.
-fn place(table: &mut toml::Table, key: &str, text: &str, set: &mut BTreeMap<String, String>) -> Result<()> {
+/// Puts `value` at the dotted `key`; in a list, a number picks one entry and a name goes to all.
+pub(super) fn place(
+    table: &mut toml::Table,
+    key: &str,
+    value: &toml::Value,
+    origin: Origin,
+    set: &mut BTreeMap<String, Origin>,
+) -> Result<()> {
     let parts: Vec<&str> = key.split('.').collect();
     if parts.len() < 2 || parts.iter().any(|p| p.is_empty()) {
-        bail!("--set {key}={text}: `{key}` is no key; write TABLE.KEY=VALUE, as in decode.budget=256");
+        bail!("`{key}` is no key; write TABLE.KEY=VALUE, as in decode.budget=256");
     }
-    let known = ["run", "model", "task", "decode", "cell", "grid"];
+    let known = ["run", "model", "task", "decode", "cell", "grid", "sweep"];
     if !known.contains(&parts[0]) {
-        return Err(oasis_core::Error::unknown_name("table", parts[0], known))
-            .with_context(|| format!("--set {key}={text}"));
+        return Err(oasis_core::Error::unknown_name("table", parts[0], known).into());
     }
     let mut root = toml::Value::Table(std::mem::take(table));
-    let done =
-        descend(&mut root, &parts, "", &value(text), set).with_context(|| format!("--set {key}={text}"));
+    let mut placed = Vec::new();
+    let done = descend(&mut root, &parts, "", value, &mut placed);
+    set.extend(placed.into_iter().map(|path| (path, origin)));
     if let toml::Value::Table(t) = root {
         *table = t;
     }
@@ -118,11 +156,11 @@ fn descend(
     parts: &[&str],
     at: &str,
     value: &toml::Value,
-    set: &mut BTreeMap<String, String>,
+    set: &mut Vec<String>,
 ) -> Result<()> {
     let Some((part, rest)) = parts.split_first() else {
         *node = value.clone();
-        set.insert(at.to_owned(), value.to_string());
+        set.push(at.to_owned());
         return Ok(());
     };
     let below = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };

@@ -4,10 +4,12 @@
 
 mod layers;
 mod message;
+mod sweep;
 mod values;
 
 pub use layers::{Origin, Source, load};
 pub use message::did_you_mean;
+pub use sweep::{Axis, Group as SweepGroup, Sweep, SweepSpec, Values, load_sweep, shown, written};
 pub use values::{Budget, FetchCap, Limit, Many, PolicySpec};
 
 use oasis_core::settings::{Emit, Group, Mode, Scope};
@@ -254,4 +256,7 @@ pub struct Spec {
     /// `[grid]`.
     #[serde(default)]
     pub grid: GridSpec,
+    /// `[sweep]`: axes over any key; only `oasis sweep` takes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<SweepSpec>,
 }

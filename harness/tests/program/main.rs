@@ -4,3 +4,4 @@ mod bad_input;
 mod bench;
 mod run;
 mod support;
+mod sweep;

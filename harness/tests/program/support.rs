@@ -54,6 +54,12 @@ impl Place {
         command
     }
 
+    /// `oasis ARGS` in the folder, to its end.
+    pub fn oasis(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oasis"));
+        command.current_dir(self.dir.path()).args(args).output().expect("the program starts")
+    }
+
     /// Runs it to its end.
     pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("the program starts")

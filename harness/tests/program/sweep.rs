@@ -1,0 +1,200 @@
+//! Sweeps: what they expand to, what they leave, what fails alone.
+
+use crate::support::{Place, SMALL, folders, results, samples, stderr};
+use oasis::record::{Outcome, Results, Status, SweepPlan, SweepResults};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+/// `SMALL` with axes.
+fn swept(axes: &str) -> String {
+    format!("{SMALL}\n[sweep]\n{axes}")
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: PathBuf) -> T {
+    let text = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_slice(&text).expect("a record of this version")
+}
+
+fn plan(sweep: &Path) -> SweepPlan {
+    read(sweep.join("sweep.json"))
+}
+
+fn outcome(sweep: &Path) -> SweepResults {
+    read(sweep.join("results.json"))
+}
+
+/// The results of a sweep without what differs from machine to machine.
+fn stable(sweep: &Path) -> SweepResults {
+    let mut all = outcome(sweep);
+    for run in &mut all.runs {
+        run.results = run.results.take().map(|r| Results { machine: Default::default(), ..r });
+    }
+    all
+}
+
+fn sweep(place: &Place, args: &[&str]) -> Output {
+    place.oasis(&[&["sweep", "run.toml"], args].concat())
+}
+
+fn succeed(place: &Place, args: &[&str]) {
+    let out = sweep(place, args);
+    assert!(out.status.success(), "{args:?}: {}", stderr(&out));
+}
+
+/// The folder of run `i`.
+fn run_folder(sweep: &Path, i: usize) -> PathBuf {
+    sweep.join(plan(sweep).runs[i].fingerprint.as_ref().expect("a run that was set up"))
+}
+
+#[test]
+fn axes_over_cells_are_one_run_and_the_same_as_a_grid() {
+    let axes = "product.decode.budget = [96, 128]\nproduct.decode.cap = [1, \"unlimited\"]\n";
+    let place = Place::new(&swept(axes));
+    succeed(&place, &[]);
+    let folder = place.only_run("runs");
+    let all = outcome(&folder);
+    assert_eq!((all.status, all.n_planned, all.n_done, all.runs.len()), (Status::Complete, 10, 10, 1));
+    let cells: Vec<(usize, String)> =
+        plan(&folder).runs[0].cells.iter().map(|c| (c.index, c.label.clone())).collect();
+    let expected = [
+        "dense",
+        "previous budget=96 cap=1",
+        "previous budget=96 cap=unlimited",
+        "previous budget=128 cap=1",
+        "previous budget=128 cap=unlimited",
+    ];
+    assert_eq!(cells, expected.iter().map(ToString::to_string).enumerate().collect::<Vec<_>>());
+    // The run is what `oasis run` makes of the grid, fingerprint and records alike.
+    let own = SMALL.replace("budget = 96\n", "").replace("cap = 1\n", "");
+    let grid = Place::new(&format!("{own}\n[grid]\nbudget = [96, 128]\ncap = [1, \"unlimited\"]\n"));
+    grid.succeed(&[]);
+    let (run, by_grid) = (run_folder(&folder, 0), grid.only_run("runs"));
+    assert_eq!(run.file_name(), by_grid.file_name());
+    for file in ["samples.jsonl", "layers.jsonl"] {
+        let bytes = |run: &Path| std::fs::read(run.join(file)).expect("records");
+        assert!(bytes(&run) == bytes(&by_grid), "{file} differs");
+    }
+}
+
+#[test]
+fn axes_beyond_cells_are_runs_and_a_cell_is_known_wherever_it_is_measured() {
+    let axes =
+        "product.run.seed = [0, 3]\n[[sweep.zip]]\ndecode.budget = [96, 128]\ndecode.window = [16, 32]\n";
+    let place = Place::new(&swept(axes));
+    succeed(&place, &["-o", "a"]);
+    let folder = place.only_run("a");
+    let (record, all) = (plan(&folder), outcome(&folder));
+    assert_eq!(
+        record.runs.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(),
+        ["small, run.seed=0", "small, run.seed=3"]
+    );
+    assert_eq!((all.status, all.n_done), (Status::Complete, 12));
+    assert_eq!(
+        all.runs.iter().map(|r| r.results.as_ref().expect("results").seed).collect::<Vec<_>>(),
+        [0, 3]
+    );
+    let zipped: Vec<String> = record.runs[0].cells[1..].iter().map(|c| format!("{:?}", c.values)).collect();
+    assert!(zipped[0].contains("96") && zipped[0].contains("16"), "{zipped:?}");
+    assert!(zipped[1].contains("128") && zipped[1].contains("32"), "{zipped:?}");
+    let again = Place::new(&swept(axes));
+    succeed(&again, &["-o", "a", "--jobs", "5"]);
+    assert_eq!(stable(&again.only_run("a")), stable(&folder));
+    // The same cell in another sweep under another name.
+    let other = Place::new(
+        &swept("product.decode.evictor = [\"lrs\", \"lru\"]\n").replace("label = \"previous\"\n", ""),
+    );
+    succeed(&other, &["--set", "run.name=other"]);
+    let cells = plan(&other.only_run("runs")).runs[0].cells.clone();
+    let lrs = cells.iter().find(|c| c.label.contains("lrs")).expect("a cell");
+    let lru = cells.iter().find(|c| c.label.contains("lru")).expect("a cell");
+    assert_eq!(lrs.fingerprint, record.runs[0].cells[1].fingerprint);
+    assert!(lru.fingerprint.is_some() && lru.fingerprint != lrs.fingerprint);
+}
+
+#[test]
+fn a_dry_run_prints_cells_costs_and_time_and_writes_nothing() {
+    let place = Place::new(&swept("product.decode.budget = [96, 128]\nproduct.run.seed = [0, 1]\n"));
+    let out = sweep(&place, &["--dry-run"]);
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{}", stderr(&out));
+    for part in [
+        "2 run(s), 6 cells",
+        "axis decode.budget: 96, 128",
+        "previous budget=128",
+        "12 decodes, about",
+        "48.0 KiB",
+    ] {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    assert_eq!(place.names(), ["run.toml"]);
+}
+
+#[test]
+fn what_can_t_be_set_up_is_recorded_and_the_rest_goes_on() {
+    let axes = "product.model.path = [\"no/such/model\", \"nano\"]\nproduct.decode.draft = [\"ngram\", { name = \"eagle3\", path = \"no/such/head\" }]\nproduct.decode.predictor = [\"lookahead\"]\n";
+    let place = Place::new(&swept(axes).replace("predictor = \"previous-token\"\n", ""));
+    let out = sweep(&place, &[]);
+    assert_eq!(out.status.code(), Some(1), "{}", stderr(&out));
+    let folder = place.only_run("runs");
+    let all = outcome(&folder);
+    assert_eq!((all.status, all.n_planned, all.n_done, all.n_failed), (Status::Failed, 12, 4, 8));
+    let error = all.runs[0].error.as_ref().expect("an error");
+    assert!(error.contains("no/such/model") && all.runs[0].results.is_none(), "{error}");
+    let run = run_folder(&folder, 1);
+    let r = results(&run);
+    assert_eq!((r.status, r.n_failed, r.n_done), (Status::Failed, 2, 4));
+    assert!(
+        r.failures.iter().all(|f| f.cell.contains("eagle3") && f.error.contains("no/such/head")),
+        "{:?}",
+        r.failures
+    );
+    assert_eq!(samples(&run).iter().filter(|s| s.outcome == Outcome::Done).count(), 4);
+    // Nothing is lost or doubled by going on, and what fails still fails.
+    let before = stable(&folder);
+    assert_eq!(sweep(&place, &["--resume"]).status.code(), Some(1));
+    assert_eq!(stable(&folder), before);
+}
+
+#[test]
+fn a_folder_is_kept_unless_told_and_a_torn_sweep_is_completed() {
+    let place = Place::new(&swept("product.run.seed = [0, 1]\n"));
+    succeed(&place, &[]);
+    let folder = place.only_run("runs");
+    let before = stable(&folder);
+    let refused = sweep(&place, &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("COMPLETE, 8 OF 8") && stderr(&refused).contains("--resume"),
+        "{}",
+        stderr(&refused)
+    );
+    let (first, second) = (run_folder(&folder, 0), run_folder(&folder, 1));
+    std::fs::remove_dir_all(second).expect("removed");
+    let text = std::fs::read(first.join("samples.jsonl")).expect("records");
+    std::fs::write(first.join("samples.jsonl"), &text[..text.len() - 9]).expect("torn");
+    std::fs::write(first.join(".oasis-left"), "half").expect("a file of a killed process");
+    succeed(&place, &["--resume"]);
+    assert_eq!(stable(&folder), before);
+    assert!(!first.join(".oasis-left").exists());
+    assert_eq!(folders(&folder).iter().filter(|p| p.is_dir()).count(), 2);
+    assert_eq!(sweep(&place, &["--resume", "--seed", "9"]).status.code(), Some(1), "seed is an axis");
+}
+
+#[test]
+fn files_go_to_their_own_command() {
+    let place = Place::new(SMALL);
+    let out = sweep(&place, &[]);
+    assert!(!out.status.success() && stderr(&out).contains("[sweep]"), "{}", stderr(&out));
+    let place = Place::new(&swept("product.decode.budget = [96, 128]\n"));
+    let out = place.run(&[]);
+    assert!(!out.status.success() && stderr(&out).contains("oasis sweep"), "{}", stderr(&out));
+    // All cells set the key themselves.
+    let place = Place::new(&swept("product.decode.predictor = [\"random\", \"recency\"]\n"));
+    let out = sweep(&place, &[]);
+    assert!(
+        stderr(&out).contains("sweep.decode.predictor") && stderr(&out).contains("no cell"),
+        "{}",
+        stderr(&out)
+    );
+    assert_eq!(place.names(), ["run.toml"]);
+}
