@@ -21,6 +21,8 @@ enum Command {
     Run(run::Args),
     /// Run a configuration for every combination of values of its axes
     Sweep(sweep::Args),
+    /// Join the shards of a sweep
+    Merge(sweep::merge::Args),
     /// Measure decode steps or single ops, beside what their bytes allow
     Bench(bench::Args),
     /// Render the report of a run folder again
@@ -52,6 +54,7 @@ pub fn run<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(args: I, app: &
     let done = match &arguments.command {
         Command::Run(args) => run::run(args, app),
         Command::Sweep(args) => sweep::run(args, app),
+        Command::Merge(args) => sweep::merge::run(args, app),
         Command::Bench(args) => bench::run(args, app),
         Command::Report(args) => report::run(args, app),
         Command::List(args) => list::run(args, app),

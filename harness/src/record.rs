@@ -10,7 +10,7 @@ mod sweep;
 mod unit;
 
 pub use environment::{CodeRecord, Environment};
-pub use sweep::{KeyValues, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
+pub use sweep::{KeyValues, Shard, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
 pub use unit::{Counters, DraftSums, FidelitySums, LayerRecord, Outcome, SampleRecord, TimingRecord};
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ pub mod units;
 pub mod view;
 
 use crate::files::write_whole;
-use crate::record::{Environment, Results, SCHEMA_VERSION, Status, SweepResults, Verdict};
+use crate::record::{Environment, Results, SCHEMA_VERSION, Status, SweepPlan, SweepResults, Verdict};
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -58,12 +58,12 @@ pub fn verdict(results: &Results) -> ExitCode {
     if violated || results.status != Status::Complete { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// The same for a sweep: success only if all its runs are complete, without a violated invariant.
-pub fn sweep_verdict(results: &SweepResults) -> ExitCode {
-    let runs = results.runs.iter().filter_map(|r| r.results.as_ref());
-    let mut held = runs.filter(|r| r.status == Status::Complete).map(verdict);
-    let held = held.all(|code| code == ExitCode::SUCCESS);
-    if held && results.status == Status::Complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+/// The same for a sweep or a shard of it: success only if all its decodes are done, without a violated invariant.
+pub fn sweep_verdict(plan: &SweepPlan, results: &SweepResults) -> ExitCode {
+    let checks = results.runs.iter().filter_map(|r| r.results.as_ref()).flat_map(|r| &r.invariants);
+    let violated = checks.into_iter().any(|i| i.verdict == Verdict::Violated);
+    let done = results.n_done == plan.all_own() && results.n_failed == 0;
+    if done && !violated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What a report is made of.

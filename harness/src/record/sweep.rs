@@ -3,6 +3,8 @@
 use super::{Results, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 /// Dotted keys with the values that an axis gives them.
 pub type KeyValues = BTreeMap<String, toml::Value>;
@@ -16,14 +18,63 @@ pub struct SweepPlan {
     pub fingerprint: String,
     /// `run.name`.
     pub name: String,
-    /// `i/n` of a shard; none for the whole sweep.
-    pub shard: Option<String>,
+    /// Which shard it is; none for the whole sweep.
+    pub shard: Option<Shard>,
     /// The axes, the slowest first.
     pub axes: Vec<SweepAxis>,
     /// One run for each combination of values of keys that are not of cells.
     pub runs: Vec<SweepRunPlan>,
     /// What looked like a slip in the configuration.
     pub notes: Vec<String>,
+}
+
+/// One of the shards of a sweep, written `i/n`, i from 1: it has the cells whose number leaves i − 1 when divided by n.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Shard {
+    /// i.
+    pub number: usize,
+    /// n.
+    pub of: usize,
+}
+
+impl Shard {
+    /// Whether it has cell `index` of the sweep.
+    pub fn has(self, index: usize) -> bool {
+        index % self.of == self.number - 1
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl From<Shard> for String {
+    fn from(shard: Shard) -> Self {
+        shard.to_string()
+    }
+}
+
+impl TryFrom<String> for Shard {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
+            _ => Err(format!("`{text}` is no shard: give i/n with i from 1 to n, as in 2/8")),
+        }
+    }
 }
 
 /// Keys that advance together.
@@ -99,6 +150,24 @@ pub struct SweepRun {
     pub results: Option<Results>,
 }
 
+impl SweepPlan {
+    /// Whether cell `index` is decoded here.
+    pub fn has(&self, index: usize) -> bool {
+        self.shard.is_none_or(|shard| shard.has(index))
+    }
+
+    /// Decodes of a run that take place here: all, or those of the shard's cells.
+    pub fn own(&self, run: &SweepRunPlan) -> u64 {
+        let own = run.cells.iter().filter(|c| self.has(c.index)).count();
+        run.n_planned / run.cells.len().max(1) as u64 * own as u64
+    }
+
+    /// The same over all runs.
+    pub fn all_own(&self) -> u64 {
+        self.runs.iter().map(|run| self.own(run)).sum()
+    }
+}
+
 impl SweepResults {
     /// Of a sweep of which nothing is done.
     pub fn new(plan: &SweepPlan) -> Self {
@@ -131,7 +200,7 @@ impl SweepResults {
                     done += results.n_done;
                     failed += results.n_failed;
                 }
-                (None, Some(_)) => failed += planned.n_planned,
+                (None, Some(_)) => failed += plan.own(planned),
                 (None, None) => {}
             }
         }

@@ -41,7 +41,8 @@ pub fn render(results: &Results, width: u16) -> String {
 pub fn sweep(plan: &SweepPlan, results: &SweepResults) -> String {
     let mut out = String::new();
     if let Some(shard) = &plan.shard {
-        out += &format!("shard {shard}; `oasis merge` joins all of them\n");
+        let (n, own) = (results.n_done + results.n_failed, plan.all_own());
+        out += &format!("shard {shard}: {n} of its {own} decodes; `oasis merge` joins all shards\n");
     }
     for (run, planned) in results.runs.iter().zip(&plan.runs) {
         out += &match (&run.results, &run.error) {

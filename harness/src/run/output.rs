@@ -121,6 +121,11 @@ impl RunDir {
         Ok(dir)
     }
 
+    /// A folder that is only read.
+    pub fn reader(path: PathBuf) -> Self {
+        Self { path, held: None }
+    }
+
     /// Takes the folder for this process, without what a killed one left half-written: two that append to the same records would lose some.
     fn hold(&mut self) -> Result<()> {
         let folder = File::open(&self.path).with_context(|| format!("{}", self.path.display()))?;

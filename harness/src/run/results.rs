@@ -81,6 +81,21 @@ impl Frame {
         }
     }
 
+    /// Of a run that is recorded already, with the notes of its configuration.
+    pub fn of(results: &Results, notes: &[String]) -> Self {
+        Self {
+            fingerprint: results.fingerprint.clone(),
+            name: results.name.clone(),
+            protocol: results.protocol.clone(),
+            seed: results.seed,
+            repeats: results.repeats,
+            notes: notes.to_vec(),
+            model: results.model.clone(),
+            tasks: results.tasks.clone(),
+            cells: results.cells.clone(),
+        }
+    }
+
     /// (sample, cell, repeat) triples.
     fn units(&self) -> u64 {
         let samples: usize = self.tasks.iter().map(|t| t.samples).sum();

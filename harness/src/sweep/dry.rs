@@ -27,8 +27,12 @@ pub(super) fn print(sweep: &Sweeping<'_>) -> Result<ExitCode> {
     }
     let (mut decodes, mut seconds) = (0, Some(0.0));
     let mut code = ExitCode::SUCCESS;
-    for (part, run) in sweep.planned.parts.iter().zip(&record.runs) {
-        out += &format!("\nrun {}: {} decodes\n", run.name, run.n_planned);
+    for (i, (part, run)) in sweep.planned.parts.iter().zip(&record.runs).enumerate() {
+        let own = record.own(run);
+        if own == 0 {
+            continue;
+        }
+        out += &format!("\nrun {}: {own} decodes\n", run.name);
         let ready = match &part.ready {
             Ok(ready) => ready,
             Err(error) => {
@@ -37,10 +41,11 @@ pub(super) fn print(sweep: &Sweeping<'_>) -> Result<ExitCode> {
                 continue;
             }
         };
-        let estimate = estimate(sweep, part, ready)?;
-        decodes += run.n_planned;
+        let only = sweep.only(i);
+        let estimate = estimate(sweep, part, ready, &only)?;
+        decodes += own;
         seconds = seconds.zip(estimate.as_ref()).map(|(a, b)| a + b.seconds());
-        out += &table(sweep, part, ready, estimate.as_ref())?;
+        out += &table(sweep, part, ready, (&only, estimate.as_ref()))?;
     }
     out += &format!("\n{decodes} decodes, {}\n", time(seconds));
     report::say(&out)?;
@@ -62,24 +67,30 @@ fn time(seconds: Option<f64>) -> String {
 }
 
 /// Measures, unless the model is large and nobody asked.
-fn estimate(sweep: &Sweeping<'_>, part: &Part, ready: &Ready) -> Result<Option<Estimate>> {
+fn estimate(sweep: &Sweeping<'_>, part: &Part, ready: &Ready, only: &[bool]) -> Result<Option<Estimate>> {
     let weights = dry::weights_bytes(&ready.opened.checkpoint.config);
     if weights > SMALL && !sweep.args.probe {
         return Ok(None);
     }
-    let (only, stop) = (vec![true; part.plan.cells.len()], AtomicBool::new(false));
-    sweep.request(part, ready, Path::new(""), &only, &stop).with(Probe).map(Some)
+    let stop = AtomicBool::new(false);
+    sweep.request(part, ready, Path::new(""), only, &stop).with(Probe).map(Some)
 }
 
-fn table(sweep: &Sweeping<'_>, part: &Part, ready: &Ready, estimate: Option<&Estimate>) -> Result<String> {
+fn table(
+    sweep: &Sweeping<'_>,
+    part: &Part,
+    ready: &Ready,
+    (only, estimate): (&[bool], Option<&Estimate>),
+) -> Result<String> {
     let (plan, samples) = (&part.plan, &ready.samples);
     let g = &ready.opened.checkpoint.config.geometry;
+    let cells = || plan.cells.iter().zip(only).filter(|(_, only)| **only).map(|(cell, _)| cell);
     let costs: Vec<Option<Cost>> =
-        plan.cells.iter().map(|c| dry::cost(plan, sweep.app, samples, c, g)).collect::<Result<_>>()?;
+        cells().map(|c| dry::cost(plan, sweep.app, samples, c, g)).collect::<Result<_>>()?;
     let steps: usize = samples.jobs.iter().map(|j| j.max_new()).sum::<usize>() * plan.repeats as usize;
     let of = |f: &dyn Fn(&Cost) -> Option<String>| costs.iter().map(|c| f(c.as_ref()?)).collect::<Vec<_>>();
     let mut grid = Grid::default();
-    grid.words("cell", plan.cells.iter().map(|c| Some(c.label.clone())).collect());
+    grid.words("cell", cells().map(|c| Some(c.label.clone())).collect());
     grid.numbers("K", of(&|c| c.k.map(|k| k.to_string())));
     grid.numbers("C", of(&|c| c.c.map(|c| c.to_string())));
     grid.numbers("steps\nat most", costs.iter().map(|_| Some(steps.to_string())).collect());
@@ -88,7 +99,8 @@ fn table(sweep: &Sweeping<'_>, part: &Part, ready: &Ready, estimate: Option<&Est
     grid.numbers("moved a step\nat most", of(&|c| Some(units::bytes(c.moved))));
     if let Some(estimate) = estimate {
         let fails = |s: &Option<f64>| Some(s.map_or("fails".to_owned(), units::seconds));
-        grid.numbers("one\nworker", estimate.cells.iter().map(fails).collect());
+        let own = estimate.cells.iter().zip(only).filter(|(_, only)| **only).map(|(seconds, _)| seconds);
+        grid.numbers("one\nworker", own.map(fails).collect());
     }
     let mut out = grid.terminal(report::WIDTH);
     out += &format!("weights {}", units::bytes(dry::weights_bytes(&ready.opened.checkpoint.config) as u64));

@@ -4,20 +4,21 @@
 //! run and share its prefills; the others are runs of their own, in folders below the sweep's.
 
 mod dry;
+pub mod merge;
 mod plan;
 
 use crate::app::App;
-use crate::record::{Status, SweepPlan, SweepResults};
+use crate::record::{Shard, SweepPlan, SweepResults};
 use crate::report;
-use crate::run::output::{self, RunDir};
+use crate::run::output::{self, Existing, RunDir};
 use crate::run::{Flags, INTERRUPTED, Request};
 use crate::{run, spec};
 use anyhow::Result;
 use plan::{Part, Planned};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The plan of a sweep, in its folder.
 pub(crate) const SWEEP: &str = "sweep.json";
@@ -29,6 +30,9 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     flags: Flags,
+    /// Run only every n-th cell, from the i-th on, into a folder of its own (FOLDER/shard-i-of-n); `oasis merge` joins all n
+    #[arg(long, value_name = "i/n")]
+    shard: Option<Shard>,
     /// With --dry-run: measure the time also where the model is large and must be loaded for it
     #[arg(long, requires = "dry_run")]
     probe: bool,
@@ -48,7 +52,7 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         output::probe(&flags.output)?;
     }
     let (backend, backend_name) = run::settle(flags.backend)?;
-    let planned = Planned::new(&sweep, parts, app, backend_name)?;
+    let planned = Planned::new(&sweep, parts, app, backend_name, args.shard)?;
     let sweeping = Sweeping { args, app, planned: &planned, backend };
     if flags.dry_run { dry::print(&sweeping) } else { sweeping.run() }
 }
@@ -64,14 +68,11 @@ struct Sweeping<'a> {
 impl Sweeping<'_> {
     fn run(&self) -> Result<ExitCode> {
         let (flags, record) = (&self.args.flags, &self.planned.record);
-        let dir = RunDir::open(&flags.output, &record.fingerprint, flags.existing(), &record.name)?;
-        let identity = BTreeMap::from([
-            ("fingerprint", record.fingerprint.as_str()),
-            ("name", record.name.as_str()),
-            ("config", self.planned.config.as_str()),
-        ]);
-        dir.write_json(output::FINGERPRINT, &identity)?;
-        dir.write_json(SWEEP, record)?;
+        let root = match record.shard {
+            Some(shard) => flags.output.join(format!("shard-{}-of-{}", shard.number, shard.of)),
+            None => flags.output.clone(),
+        };
+        let dir = open(&root, record, flags.existing())?;
         let mut results = SweepResults::new(record);
         dir.write_json(output::RESULTS, &results)?;
         let runs = record.runs.len();
@@ -82,7 +83,10 @@ impl Sweeping<'_> {
                 break;
             }
             let Ok(ready) = &part.ready else { continue };
-            let only = vec![true; part.plan.cells.len()];
+            let only = self.only(i);
+            if !only.contains(&true) {
+                continue;
+            }
             match self.request(part, ready, &dir.path, &only, &stop).run()? {
                 Ok(done) => {
                     report::Records::open(&done.path)?.write(&done.path)?;
@@ -94,24 +98,29 @@ impl Sweeping<'_> {
             dir.write_json(output::RESULTS, &results)?;
         }
         finish(&dir.path, record, &results)?;
-        let unfinished = results.status == Status::Partial && stop.load(Ordering::SeqCst);
-        if unfinished {
+        let (recorded, own) = (results.n_done + results.n_failed, record.all_own());
+        if recorded < own && stop.load(Ordering::SeqCst) {
             eprintln!(
-                "interrupted after {} of {} decodes; the same command with --resume goes on",
-                results.n_done, results.n_planned
+                "interrupted after {recorded} of {own} decodes; the same command with --resume goes on"
             );
             return Ok(ExitCode::from(INTERRUPTED));
         }
-        Ok(report::sweep_verdict(&results))
+        Ok(report::sweep_verdict(record, &results))
+    }
+
+    /// The cells of run `i` that are decoded here.
+    fn only(&self, i: usize) -> Vec<bool> {
+        let record = &self.planned.record;
+        record.runs[i].cells.iter().map(|c| record.has(c.index)).collect()
     }
 
     fn request<'r>(
         &'r self,
         part: &'r Part,
         ready: &'r plan::Ready,
-        output: &'r std::path::Path,
+        output: &'r Path,
         only: &'r [bool],
-        stop: &'r std::sync::atomic::AtomicBool,
+        stop: &'r AtomicBool,
     ) -> Request<'r> {
         Request {
             app: self.app,
@@ -129,8 +138,17 @@ impl Sweeping<'_> {
     }
 }
 
+/// The folder of a sweep below `root`, with its plan.
+fn open(root: &Path, plan: &SweepPlan, existing: Existing) -> Result<RunDir> {
+    let dir = RunDir::open(root, &plan.fingerprint, existing, &plan.name)?;
+    let identity = [("fingerprint", plan.fingerprint.as_str()), ("name", plan.name.as_str())];
+    dir.write_json(output::FINGERPRINT, &BTreeMap::from(identity))?;
+    dir.write_json(SWEEP, plan)?;
+    Ok(dir)
+}
+
 /// Says what came of a sweep: the table of its only run, or a line for each of several.
-fn finish(dir: &std::path::Path, plan: &SweepPlan, results: &SweepResults) -> Result<()> {
+fn finish(dir: &Path, plan: &SweepPlan, results: &SweepResults) -> Result<()> {
     if let [run] = &results.runs[..]
         && let Some(results) = &run.results
     {

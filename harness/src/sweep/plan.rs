@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::plan::Plan;
-use crate::record::{SCHEMA_VERSION, SweepAxis, SweepCell, SweepPlan, SweepRunPlan};
+use crate::record::{SCHEMA_VERSION, Shard, SweepAxis, SweepCell, SweepPlan, SweepRunPlan};
 use crate::run::identity;
 use crate::run::model::{self, Opened};
 use crate::run::samples::{self, Samples};
@@ -31,8 +31,6 @@ pub(super) struct Ready {
 pub(super) struct Planned {
     /// What `sweep.json` says.
     pub record: SweepPlan,
-    /// Hash of the configurations of all runs.
-    pub config: String,
     /// The runs.
     pub parts: Vec<Part>,
 }
@@ -61,7 +59,13 @@ pub(super) fn parts(sweep: &Sweep, app: &App) -> Result<Vec<(Values, Plan)>> {
 
 impl Planned {
     /// Opens the models, makes the samples. A run for which that fails is kept with the error.
-    pub fn new(sweep: &Sweep, plans: Vec<(Values, Plan)>, app: &App, backend: &str) -> Result<Self> {
+    pub fn new(
+        sweep: &Sweep,
+        plans: Vec<(Values, Plan)>,
+        app: &App,
+        backend: &str,
+        shard: Option<Shard>,
+    ) -> Result<Self> {
         let mut models: BTreeMap<String, Result<Rc<Opened>, String>> = BTreeMap::new();
         let mut parts: Vec<Part> = Vec::new();
         for (values, plan) in plans {
@@ -85,12 +89,12 @@ impl Planned {
             schema_version: SCHEMA_VERSION,
             fingerprint: fingerprint(&config, backend),
             name: sweep.name(),
-            shard: None,
+            shard,
             axes: axes.collect(),
             runs,
             notes: sweep.source.notes.clone(),
         };
-        Ok(Self { record, config, parts })
+        Ok(Self { record, parts })
     }
 
     /// Cells of all runs.

@@ -198,3 +198,80 @@ fn files_go_to_their_own_command() {
     );
     assert_eq!(place.names(), ["run.toml"]);
 }
+
+/// All files of two sweeps alike, but for times, machines and what is made of them.
+fn same_records(a: &Path, b: &Path) {
+    assert_eq!(serde_json::to_vec(&stable(a)).expect("json"), serde_json::to_vec(&stable(b)).expect("json"));
+    let bytes =
+        |sweep: &Path, file: &str| std::fs::read(sweep.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    assert!(bytes(a, "sweep.json") == bytes(b, "sweep.json"), "sweep.json differs");
+    for run in plan(a).runs {
+        let folder = run.fingerprint.expect("a run that was set up");
+        for file in ["samples.jsonl", "layers.jsonl", "config.toml", "fingerprint.json"] {
+            let file = format!("{folder}/{file}");
+            assert!(bytes(a, &file) == bytes(b, &file), "{file} differs");
+        }
+        let of = |sweep: &Path| Results { machine: Default::default(), ..results(&sweep.join(&folder)) };
+        assert_eq!(serde_json::to_vec(&of(a)).expect("json"), serde_json::to_vec(&of(b)).expect("json"));
+    }
+}
+
+#[test]
+fn merged_shards_are_the_sweep_byte_for_byte() {
+    let axes = "product.decode.budget = [96, 128]\nproduct.decode.evictor = [\"lrs\", \"lru\"]\nproduct.run.seed = [0, 1]\n";
+    let place = Place::new(&swept(axes));
+    succeed(&place, &["-o", "whole"]);
+    let whole = place.only_run("whole");
+    let shards = ["1/3", "2/3", "3/3"];
+    for shard in shards {
+        succeed(&place, &["-o", "parts", "--shard", shard]);
+    }
+    let folder = |i: usize| place.only_run(&format!("parts/shard-{i}-of-3"));
+    // Cells are dealt out in turn; nobody decodes another's.
+    let records = |i: usize| {
+        plan(&folder(i))
+            .runs
+            .iter()
+            .map(|r| samples(&folder(i).join(r.fingerprint.as_ref().expect("set up"))).len())
+            .sum::<usize>()
+    };
+    assert_eq!([1, 2, 3].map(records), [8, 6, 6]);
+    let names: Vec<String> = (1..=3).map(|i| folder(i).to_string_lossy().into_owned()).collect();
+    let merge = |args: &[&str]| place.oasis(&[&["merge"], args].concat());
+    let refuse = |args: &[&str], parts: &[&str]| {
+        let out = merge(args);
+        assert_eq!(out.status.code(), Some(1), "{args:?}");
+        parts.iter().for_each(|p| assert!(stderr(&out).contains(p), "`{p}` is not in: {}", stderr(&out)));
+        assert!(!place.path("runs").exists(), "something was written");
+    };
+    refuse(&[&names[2]], &["1/3, 2/3", "missing"]);
+    refuse(&[&names[0], &names[1], &names[1], &names[2]], &["2/3", "comes twice"]);
+    refuse(&[&whole.to_string_lossy()], &["whole sweep"]);
+    refuse(&["run.toml"], &["no sweep.json"]);
+    succeed(&place, &["-o", "other", "--shard", "2/3", "--set", "decode.cap=2"]);
+    let other = place.only_run("other/shard-2-of-3").to_string_lossy().into_owned();
+    refuse(&[&names[0], &other, &names[2]], &["configuration, code or backend differ"]);
+    succeed(&place, &["-o", "other", "--shard", "1/2"]);
+    let half = place.only_run("other/shard-1-of-2").to_string_lossy().into_owned();
+    refuse(&[&half, &names[1]], &["1/2", "2/3", "one division"]);
+    let out = merge(&[&names[1], &names[2], &names[0]]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    same_records(&place.only_run("runs"), &whole);
+    assert_eq!(outcome(&place.only_run("runs")).status, Status::Complete);
+    let again = merge(&[&names[0], &names[1], &names[2]]);
+    assert!(!again.status.success() && stderr(&again).contains("--overwrite"), "{}", stderr(&again));
+    assert_eq!(sweep(&place, &["--shard", "4/3"]).status.code(), Some(2));
+}
+
+#[test]
+fn shards_of_cells_that_need_dense_decoding_decode_it_for_themselves() {
+    let toml = "[[task]]\nname = \"fidelity\"\nlength = 512\nsamples = 2\ncontinuation = 12\n[decode]\nsink = 16\nwindow = 16\n[[cell]]\npredictor = \"lookahead\"\n[sweep]\nproduct.decode.budget = [96, 128]\nproduct.decode.draft = [\"ideal\", \"ngram\"]\n";
+    let place = Place::new(toml);
+    succeed(&place, &["-o", "whole", "--jobs", "1"]);
+    succeed(&place, &["--shard", "1/2", "--jobs", "7"]);
+    succeed(&place, &["--shard", "2/2"]);
+    let folder = |i: usize| place.only_run(&format!("runs/shard-{i}-of-2")).to_string_lossy().into_owned();
+    let out = place.oasis(&["merge", &folder(1), &folder(2), "-o", "merged"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    same_records(&place.only_run("merged"), &place.only_run("whole"));
+}
