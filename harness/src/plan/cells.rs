@@ -308,17 +308,12 @@ impl Maker<'_> {
 
     /// Builds one instance of each policy, so that its own keys are checked now.
     fn build_policies(&self, full: &CellSpec) -> Result<()> {
+        let params = |p: &PolicySpec| Params { table: p.table.clone(), seed: 0 };
         if let Some(p) = &full.summary {
-            (find("summary", &self.app.summaries, &p.name)?.build)(&Params {
-                table: p.table.clone(),
-                seed: 0,
-            })?;
+            (find("summary", &self.app.summaries, &p.name)?.build)(&params(p))?;
         }
         if let Some(p) = &full.evictor {
-            (find("evictor", &self.app.evictors, &p.name)?.build)(&Params {
-                table: p.table.clone(),
-                seed: 0,
-            })?;
+            (find("evictor", &self.app.evictors, &p.name)?.build)(&params(p))?;
         }
         if let Some(p) = &full.draft {
             let rows = oasis_predictors::drafts::<oasis_kernels::Cpu>();

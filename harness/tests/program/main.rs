@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod killed;
 mod run;
 mod support;
 mod sweep;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// `SMALL` with axes.
-fn swept(axes: &str) -> String {
+pub fn swept(axes: &str) -> String {
     format!("{SMALL}\n[sweep]\n{axes}")
 }
 
@@ -15,16 +15,16 @@ fn read<T: serde::de::DeserializeOwned>(path: PathBuf) -> T {
     serde_json::from_slice(&text).expect("a record of this version")
 }
 
-fn plan(sweep: &Path) -> SweepPlan {
+pub fn plan(sweep: &Path) -> SweepPlan {
     read(sweep.join("sweep.json"))
 }
 
-fn outcome(sweep: &Path) -> SweepResults {
+pub fn outcome(sweep: &Path) -> SweepResults {
     read(sweep.join("results.json"))
 }
 
 /// The results of a sweep without what differs from machine to machine.
-fn stable(sweep: &Path) -> SweepResults {
+pub fn stable(sweep: &Path) -> SweepResults {
     let mut all = outcome(sweep);
     for run in &mut all.runs {
         run.results = run.results.take().map(|r| Results { machine: Default::default(), ..r });
@@ -36,7 +36,7 @@ fn sweep(place: &Place, args: &[&str]) -> Output {
     place.oasis(&[&["sweep", "run.toml"], args].concat())
 }
 
-fn succeed(place: &Place, args: &[&str]) {
+pub fn succeed(place: &Place, args: &[&str]) {
     let out = sweep(place, args);
     assert!(out.status.success(), "{args:?}: {}", stderr(&out));
 }
@@ -200,7 +200,7 @@ fn files_go_to_their_own_command() {
 }
 
 /// All files of two sweeps alike, but for times, machines and what is made of them.
-fn same_records(a: &Path, b: &Path) {
+pub fn same_records(a: &Path, b: &Path) {
     assert_eq!(serde_json::to_vec(&stable(a)).expect("json"), serde_json::to_vec(&stable(b)).expect("json"));
     let bytes =
         |sweep: &Path, file: &str| std::fs::read(sweep.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
