@@ -12,6 +12,8 @@ mod attend;
 mod audit;
 mod cache;
 mod device;
+mod record;
+mod replay;
 mod rows;
 mod seal;
 mod stage;
@@ -26,14 +28,17 @@ use crate::model::Model;
 use crate::ops::{Backend, CacheShape, Memory, Move, RowTable, TailMove, Usage};
 use crate::plan::MemoryPlan;
 use crate::policy::{Evictor, Needs, Predictor, Summary, SummaryShape, When};
+use crate::select::Outcome;
 use crate::settings::{Emit, Group, MAX_ROWS, Settings};
 use crate::stats::StepReport;
 use crate::store::HostStore;
+use crate::tape::Tape;
 use crate::{Error, Result};
 use audit::Audit;
 use cache::{LayerCache, Pins};
 use half::bf16;
 use rand_chacha::ChaCha8Rng;
+pub use replay::Replay;
 use rows::SeqRows;
 use std::sync::Arc;
 use std::time::Instant;
@@ -166,8 +171,28 @@ struct State<B: Backend> {
     recording: B::Recording,
     /// Why there is no chain.
     why_host: String,
+    purpose: Purpose,
+    /// Who writes down what the policies are fed, if anyone does.
+    recorder: Option<record::Recorder>,
     now: Step,
     report: StepReport,
+}
+
+/// What a decode is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Tokens.
+    Decode,
+    /// Tokens, and tapes of what the policies were fed.
+    Record,
+    /// The decisions of policies over a tape; with `record`, a tape of them.
+    Replay { record: bool },
+}
+
+impl Purpose {
+    fn records(self) -> bool {
+        matches!(self, Self::Record | Self::Replay { record: true })
+    }
 }
 
 /// The backend and the model, as the loop's parts borrow them.
@@ -196,10 +221,33 @@ impl<'e, B: Backend> Decoder<'e, B> {
         policies: &Policies<B>,
         batch: Vec<Start<B>>,
     ) -> Result<Self> {
+        Self::start(engine, settings, policies, batch, Purpose::Decode)
+    }
+
+    /// As [`Decoder::new`], and [`Decoder::into_tapes`] gives what the policies were fed. Pools are then the host's.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub fn recording(
+        engine: &'e mut Engine<B>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        batch: Vec<Start<B>>,
+    ) -> Result<Self> {
+        Self::start(engine, settings, policies, batch, Purpose::Record)
+    }
+
+    fn start(
+        engine: &'e mut Engine<B>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        batch: Vec<Start<B>>,
+        purpose: Purpose,
+    ) -> Result<Self> {
         let before = engine.backend.usage();
         let model = engine.model.clone();
         let mut device = Device { backend: &mut engine.backend, model: &model };
-        let (state, plan, initial_bytes) = State::start(&mut device, settings, policies, batch)?;
+        let (state, plan, initial_bytes) = State::start(&mut device, settings, policies, batch, purpose)?;
         Ok(Self { engine, state, plan, before, initial_bytes })
     }
 
@@ -225,6 +273,17 @@ impl<'e, B: Backend> Decoder<'e, B> {
         let row = buf.logit_rows.get(seq).copied().unwrap_or_default() as usize;
         self.engine.backend.read(&buf.logits, row * vocab, &mut buf.asked_logits)?;
         Ok(&buf.asked_logits)
+    }
+
+    /// What was recorded, one tape a sequence; nothing unless the decode was started by [`Decoder::recording`].
+    pub fn into_tapes(self) -> Vec<Tape> {
+        self.state.recorder.map_or_else(Vec::new, record::Recorder::into_tapes)
+    }
+
+    /// The last step's selections in a layer, one a pool (sequence by sequence, KV head by KV head). They are not known
+    /// where selection runs on the device.
+    pub fn outcomes(&self, layer: usize) -> &[Outcome] {
+        &self.state.layers[layer].residency.outcomes
     }
 
     /// The backend, for what is asked of it between steps (to take times within passes).
@@ -303,9 +362,11 @@ impl<B: Backend> State<B> {
         if self.rows.rows() == 0 {
             return Err(Error::Capacity("every sequence of the batch is retired".into()));
         }
+        self.record_rows(d);
         self.draw(d)?;
         self.run_pass(d)?;
         self.collect(d)?;
+        self.record_tokens(forced);
         self.verify_and_commit(d, forced)?;
         self.count_device(d)?;
         self.propose(d)?;
@@ -319,6 +380,7 @@ impl<B: Backend> State<B> {
         self.embed(d)?;
         for layer in 0..d.model.config.geometry.layers {
             self.project(d, layer)?;
+            self.record_layer(d, layer)?;
             if when == When::OnDemand {
                 self.stage_on_demand(d, layer)?;
             }

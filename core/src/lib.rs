@@ -26,6 +26,7 @@ pub mod stats;
 pub mod storage;
 pub mod store;
 pub mod synthetic;
+pub mod tape;
 pub mod text;
 
 pub use error::{Error, Result};

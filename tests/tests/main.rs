@@ -8,3 +8,4 @@ mod kernels;
 mod models;
 mod oracles;
 mod tidy;
+mod traces;

@@ -103,6 +103,9 @@ impl<B: Backend> State<B> {
                         *m += (l - total).exp() / group as f32;
                     }
                 }
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.mass(s, blocks, mass);
+                }
                 let pool = &mut r.pools[pool];
                 for (&block, &m) in blocks.iter().zip(mass.iter()) {
                     let Some(slot) = pool.slot(block) else { continue };

@@ -1,6 +1,6 @@
 //! The loop's side of the device chain: when there is one, what a step tells it, what it counted.
 
-use super::{Device, State};
+use super::{Device, Purpose, State};
 use crate::Result;
 use crate::chain::{ChainLayer, ChainSpec, ChainSummary, PoolCounts, SeqControl};
 use crate::ops::{Backend, PassKey, TailMove};
@@ -69,6 +69,9 @@ impl<B: Backend> State<B> {
     ) -> std::result::Result<ChainSpec<'a>, String> {
         if self.audit.is_some() {
             return Err("the run is audited".into());
+        }
+        if self.purpose != Purpose::Decode {
+            return Err("the decode is recorded or replayed".into());
         }
         let ranks = self.settings.ranks();
         if ranks && self.seqs.iter().any(|s| s.predictor.rows(1, &[0]).is_none()) {

@@ -2,7 +2,8 @@
 
 use super::audit::Audit;
 use super::cache::{LayerCache, LayerSizes, Pins, Residency};
-use super::{Buffers, Device, Policies, Seq, Start, State, rows, verify};
+use super::record::Recorder;
+use super::{Buffers, Device, Policies, Purpose, Seq, Start, State, rows, verify};
 use crate::engine::Prefix;
 use crate::forward::Work;
 use crate::ops::{Backend, CacheShape, RankQuery, SummariseArgs};
@@ -32,6 +33,7 @@ impl<B: Backend> State<B> {
         settings: &Settings,
         policies: &Policies<B>,
         batch: Vec<Start<B>>,
+        purpose: Purpose,
     ) -> Result<(Self, MemoryPlan, u64)> {
         let g = &d.model.config.geometry;
         let lengths: Vec<SeqLength> =
@@ -39,6 +41,8 @@ impl<B: Backend> State<B> {
         check(d, settings, &batch)?;
         let shape = cache_shape(g, settings, &lengths);
         let mut state = Self::build(d, settings, policies, &batch, shape)?;
+        state.purpose = purpose;
+        state.recorder = purpose.records().then(|| Recorder::new(d, &batch));
         for (s, length) in lengths.iter().enumerate() {
             let sealed = (length.prompt + length.max_new) / settings.block_tokens;
             state.store.reserve(d.backend, s, sealed - state.store.blocks(s))?;
@@ -112,6 +116,8 @@ impl<B: Backend> State<B> {
             chain: None,
             recording: B::Recording::default(),
             why_host: String::new(),
+            purpose: Purpose::Decode,
+            recorder: None,
             now: 0,
             report,
             settings: settings.clone(),

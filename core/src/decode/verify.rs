@@ -271,7 +271,7 @@ impl<B: Backend> Target<B> for Shallow<'_, B> {
 }
 
 /// Stands in for a draft source while it is being asked.
-struct NoDraft;
+pub(super) struct NoDraft;
 
 impl<B: Backend> crate::draft::Draft<B> for NoDraft {
     fn propose(&mut self, _: &mut B, _: &mut dyn Target<B>, _: &DraftView<'_>) -> Result<DraftTree> {

@@ -1,0 +1,173 @@
+//! Policies over a tape, without the model: the loop's own ranking, selection, attention and seals, with queries, keys
+//! and tokens from the tape where a decode would compute them.
+//!
+//! Values are not on a tape, so what attention puts out is nothing; its masses are those of a decode, to the bit.
+
+use super::{Device, Policies, Purpose, Start, State, verify};
+use crate::draft::DraftTree;
+use crate::engine::Prefix;
+use crate::geometry::Geometry;
+use crate::model::{Family, Linear, Model, ModelConfig, RopeScaling};
+use crate::ops::Backend;
+use crate::policy::When;
+use crate::select::Outcome;
+use crate::settings::Settings;
+use crate::stats::StepReport;
+use crate::tape::Tape;
+use crate::{Error, Result};
+use half::bf16;
+use std::sync::Arc;
+
+/// One sequence's policies, run over its tape.
+pub struct Replay<B: Backend> {
+    backend: B,
+    model: Model<B>,
+    tape: Arc<Tape>,
+    state: State<B>,
+    at: usize,
+    q: Vec<bf16>,
+    k: Vec<bf16>,
+}
+
+impl<B: Backend> Replay<B> {
+    /// Policies and settings over `tape`; `prefix` is [`Tape::prefix`] with the settings' block size, which replays may
+    /// share. The draft source and the most rows of a step are the tape's own. With `record`, a tape of the replay is
+    /// made, which equals the original if settings and policies are the recorded ones.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] for settings out of range or that rank nothing; [`Error::Invariant`] for a tape that is none.
+    pub fn new(
+        mut backend: B,
+        tape: Arc<Tape>,
+        prefix: Arc<Prefix<B>>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        record: bool,
+    ) -> Result<Self> {
+        if !settings.ranks() {
+            let mode = settings.mode.name();
+            let what =
+                format!("`{mode}` ranks nothing, so there is nothing to replay; use staged or on-demand");
+            return Err(Error::setting("decode.mode", what));
+        }
+        if prefix.tokens != tape.prompt {
+            return Err(Error::Invariant("replay: the prefix is another tape's".into()));
+        }
+        let settings = Settings { max_rows: tape.most_rows(), ..settings.clone() };
+        let policies = Policies { draft: Arc::new(|_| Ok(Box::new(verify::NoDraft))), ..policies.clone() };
+        let model = hollow(&mut backend, &tape.geometry)?;
+        let start =
+            Start { prefix, first: tape.first, future: Vec::new(), max_new: tape.max_new, seed: tape.seed };
+        let mut device = Device { backend: &mut backend, model: &model };
+        let purpose = Purpose::Replay { record };
+        let (state, ..) = State::start(&mut device, &settings, &policies, vec![start], purpose)?;
+        Ok(Self { backend, model, tape, state, at: 0, q: Vec::new(), k: Vec::new() })
+    }
+
+    /// The next step; none after the last.
+    ///
+    /// # Errors
+    /// [`Error::Invariant`] if the tape does not fit itself, or a policy broke its contract.
+    pub fn step(&mut self) -> Result<Option<&StepReport>> {
+        if self.at == self.tape.steps() {
+            return Ok(None);
+        }
+        let rows = self.tape.rows(self.at);
+        self.begin(rows.start, rows.end)?;
+        let (layers, when) = (self.tape.geometry.layers, self.state.needs.when);
+        let mut d = Device { backend: &mut self.backend, model: &self.model };
+        self.state.lay_out(d.backend)?;
+        self.state.record_rows(&d);
+        for layer in 0..layers {
+            self.q.clear();
+            self.k.clear();
+            for row in rows.clone() {
+                self.q.extend_from_slice(self.tape.query(row, layer));
+                self.k.extend_from_slice(self.tape.key(row, layer));
+            }
+            let state = &mut self.state;
+            d.backend.write(&mut state.layers[layer].q, 0, &self.q)?;
+            d.backend.write(&mut state.buf.k, 0, &self.k)?;
+            let buf = &state.buf;
+            d.backend.append(&state.shape, &state.rows, &buf.k, &buf.v, &mut state.layers[layer].tail)?;
+            state.record_layer(&mut d, layer)?;
+            if when == When::OnDemand {
+                state.stage_on_demand(&mut d, layer)?;
+            }
+            state.attend(&mut d, layer)?;
+            state.audit(&mut d, layer)?;
+            if when == When::Ahead {
+                state.stage(&mut d, layer)?;
+            }
+        }
+        let state = &mut self.state;
+        state.buf.sampled.clear();
+        state.buf.sampled.extend_from_slice(&self.tape.sampled[rows]);
+        let forced = [self.tape.forced[self.at]];
+        state.record_tokens(Some(&forced));
+        state.verify_and_commit(&mut d, Some(&forced))?;
+        self.at += 1;
+        Ok(Some(&self.state.report))
+    }
+
+    /// The selections of the last step in a layer, one a KV head.
+    pub fn outcomes(&self, layer: usize) -> &[Outcome] {
+        &self.state.layers[layer].residency.outcomes
+    }
+
+    /// K and C as integers.
+    pub fn k_and_cap(&self) -> (usize, usize) {
+        (self.state.k, self.state.cap)
+    }
+
+    /// The tape of this replay, if one was made.
+    pub fn into_tape(self) -> Option<Tape> {
+        let tape = self.state.recorder.and_then(|r| r.into_tapes().pop())?;
+        // The model without weights has none of the original's widths but those of its heads.
+        Some(Tape { geometry: self.tape.geometry.clone(), ..tape })
+    }
+
+    /// Sets the rows of the next step.
+    fn begin(&mut self, from: usize, end: usize) -> Result<()> {
+        let (tape, state) = (&self.tape, &mut self.state);
+        state.now += 1;
+        state.begin_report();
+        let newest = state.seqs[0].tokens.last().copied();
+        if newest != Some(tape.tokens[from]) {
+            return Err(Error::Invariant(format!(
+                "tape: step {} begins with token {}, and the newest accepted one is {newest:?}",
+                state.now, tape.tokens[from]
+            )));
+        }
+        let rows = from + 1..end;
+        let tree =
+            DraftTree { tokens: tape.tokens[rows.clone()].to_vec(), parents: tape.parents[rows].to_vec() };
+        State::set_rows(&mut state.seqs[0], tree);
+        Ok(())
+    }
+}
+
+/// A model of these sizes without weights: the loop asks it for sizes only.
+fn hollow<B: Backend>(backend: &mut B, g: &Geometry) -> Result<Model<B>> {
+    let geometry = Geometry { hidden: 0, intermediate: 0, ..g.clone() };
+    Ok(Model {
+        config: ModelConfig {
+            family: Family::Llama,
+            geometry,
+            rms_eps: 1e-5,
+            rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            qkv_bias: false,
+            qk_norm: false,
+            tied_embeddings: true,
+            bos: None,
+            eos: Vec::new(),
+        },
+        embedding: Linear { weight: backend.alloc(0)?, bias: None, rows_out: g.vocab, cols_in: 0 },
+        layers: Vec::new(),
+        final_norm: backend.alloc(0)?,
+        head: None,
+        inv_freq: backend.alloc(0)?,
+        digest: String::new(),
+    })
+}
