@@ -1,7 +1,7 @@
 //! The command line: one module a command.
 
 use crate::app::App;
-use crate::{bench, check, doctor, fetch, list, report, run, scaffold, show, sweep};
+use crate::{bench, check, doctor, fetch, list, report, run, scaffold, show, sweep, trace};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,6 +25,8 @@ enum Command {
     Merge(sweep::merge::Args),
     /// Measure decode steps or single ops, beside what their bytes allow
     Bench(bench::Args),
+    /// Record what a decode feeds its policies; run policies over it without the model
+    Trace(trace::Args),
     /// Render the report of a run folder again
     Report(report::Args),
     /// List summaries, evictors, predictors, drafts, tasks and models
@@ -56,6 +58,7 @@ pub fn run<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(args: I, app: &
         Command::Sweep(args) => sweep::run(args, app),
         Command::Merge(args) => sweep::merge::run(args, app),
         Command::Bench(args) => bench::run(args, app),
+        Command::Trace(args) => trace::run(args, app),
         Command::Report(args) => report::run(args, app),
         Command::List(args) => list::run(args, app),
         Command::Show(args) => show::run(args, app),

@@ -26,6 +26,7 @@ pub mod scaffold;
 pub mod show;
 pub mod spec;
 pub mod sweep;
+pub mod trace;
 
 pub use app::{App, Cli};
 

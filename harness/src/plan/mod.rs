@@ -99,6 +99,16 @@ impl Plan {
         })
     }
 
+    /// The one cell of a configuration without tasks, for a replay.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub(crate) fn replay_cell(source: &Source, app: &App) -> Result<PlannedCell> {
+        let cells = cells::plan(std::slice::from_ref(source), app, &[])?;
+        let cell = cells.into_iter().find(|c| !c.added);
+        cell.ok_or_else(|| anyhow::anyhow!("{}: no [[cell]]", source.path.display()))
+    }
+
     /// Samples that run.
     pub fn samples(&self) -> usize {
         self.tasks.iter().map(|t| t.indices.len()).sum()

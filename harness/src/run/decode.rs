@@ -9,7 +9,8 @@ use oasis_core::decode::{Decoder, Policies, Start};
 use oasis_core::engine::{Engine, Prefix};
 use oasis_core::ids::NONE;
 use oasis_core::ops::Backend;
-use oasis_core::settings::Mode;
+use oasis_core::settings::{Mode, Settings};
+use oasis_core::tape::Tape;
 use oasis_core::text::Tokenizer;
 use oasis_core::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -153,16 +154,8 @@ impl<'a, B: Backend> Context<'a, B> {
         let planned = &self.plan.cells[cell];
         let layers = engine.model.config.geometry.layers;
         let mut lanes: Vec<Lane<'a>> = jobs.iter().map(|unit| self.lane(unit, planned, layers)).collect();
-        let length = jobs.iter().map(|(job, ..)| self.plan.tasks[job.task].length).max().unwrap_or(0);
-        let settings = planned.settings(length, self.plan.seed);
-        let starts = jobs.iter().map(|(job, ready, reference)| Start {
-            prefix: ready.prefix.clone(),
-            first: first_token(job, ready),
-            future: future(job, *reference),
-            max_new: job.max_new().max(1),
-            seed: unit_seed(self.plan.seed, &job.key, repeat),
-        });
-        let mut decoder = Decoder::new(engine, &settings, policies, starts.collect())?;
+        let (settings, starts) = self.begin(cell, repeat, jobs);
+        let mut decoder = Decoder::new(engine, &settings, policies, starts)?;
         self.steps(&mut decoder, &mut lanes, planned)?;
         let covered = planned.mode != Mode::Dense && !decoder.is_sparse();
         let pools = decoder.plan().pools.iter();
@@ -183,6 +176,39 @@ impl<'a, B: Backend> Context<'a, B> {
             Ok((done, reference))
         };
         lanes.into_iter().zip(jobs).map(finish).collect()
+    }
+
+    /// Decodes one sample as [`Context::decode`] does, and gives what its policies were fed.
+    ///
+    /// # Errors
+    /// Whatever the loop reports.
+    pub fn record(
+        &self,
+        engine: &mut Engine<B>,
+        (cell, policies): (usize, &Policies<B>),
+        unit: &Unit<'a, '_, B>,
+    ) -> Result<Tape> {
+        let planned = &self.plan.cells[cell];
+        let layers = engine.model.config.geometry.layers;
+        let mut lane = [self.lane(unit, planned, layers)];
+        let (settings, starts) = self.begin(cell, 0, std::slice::from_ref(unit));
+        let mut decoder = Decoder::recording(engine, &settings, policies, starts)?;
+        self.steps(&mut decoder, &mut lane, planned)?;
+        decoder.into_tapes().pop().ok_or_else(|| Error::Invariant("a recording without a tape".into()))
+    }
+
+    /// What a batch is started with.
+    fn begin(&self, cell: usize, repeat: u32, jobs: &[Unit<'a, '_, B>]) -> (Settings, Vec<Start<B>>) {
+        let length = jobs.iter().map(|(job, ..)| self.plan.tasks[job.task].length).max().unwrap_or(0);
+        let settings = self.plan.cells[cell].settings(length, self.plan.seed);
+        let start = |(job, ready, reference): &Unit<'a, '_, B>| Start {
+            prefix: ready.prefix.clone(),
+            first: first_token(job, ready),
+            future: future(job, *reference),
+            max_new: job.max_new().max(1),
+            seed: unit_seed(self.plan.seed, &job.key, repeat),
+        };
+        (settings, jobs.iter().map(start).collect())
     }
 
     /// A sample before its first step.

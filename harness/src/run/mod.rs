@@ -1,6 +1,6 @@
 //! `oasis run`: a configuration becomes a plan, the plan a folder of records and a report.
 
-mod decode;
+pub(crate) mod decode;
 pub(crate) mod dry;
 mod flags;
 pub(crate) mod identity;
@@ -8,9 +8,9 @@ mod invariants;
 mod metrics;
 pub(crate) mod model;
 pub(crate) mod output;
-mod policies;
+pub(crate) mod policies;
 pub(crate) mod probe;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod results;
 pub(crate) mod samples;
 mod sitting;
@@ -28,7 +28,7 @@ use anyhow::{Context as _, Result};
 pub(crate) use flags::Flags;
 use oasis_core::ops::Backend as _;
 use oasis_kernels::Cuda;
-pub(crate) use sitting::Request;
+pub(crate) use sitting::{Request, workers};
 pub(crate) use stats::percentile;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

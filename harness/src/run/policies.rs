@@ -112,7 +112,11 @@ fn pick<'a, F: Copy>(
     }
 }
 
-fn one<B: Backend>(app: &App, cell: &PlannedCell, draft: DraftFactory<B>) -> Result<Policies<B>> {
+/// The policies of one cell.
+///
+/// # Errors
+/// An unknown name, a key that its policy does not know.
+pub fn one<B: Backend>(app: &App, cell: &PlannedCell, draft: DraftFactory<B>) -> Result<Policies<B>> {
     let (summary, table) = pick("summary", &app.summaries, cell.summary.as_ref())?;
     let summary = Arc::from((summary.build)(&Params { table, seed: 0 })?);
     let (predictor, predictor_table) = pick("predictor", &app.predictors, cell.predictor.as_ref())?;

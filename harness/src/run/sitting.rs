@@ -169,7 +169,7 @@ impl Work for Decode {
 }
 
 /// Workers and threads of each: a worker a core for a small model, all cores for one worker otherwise.
-fn workers(wanted: Option<usize>, weights: usize, cores: usize) -> (usize, usize) {
+pub(crate) fn workers(wanted: Option<usize>, weights: usize, cores: usize) -> (usize, usize) {
     let jobs = wanted.unwrap_or(if weights <= SMALL_MODEL { cores } else { 1 });
     (jobs, (cores / jobs).max(1))
 }

@@ -6,3 +6,4 @@ mod killed;
 mod run;
 mod support;
 mod sweep;
+mod trace;
