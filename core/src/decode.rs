@@ -12,6 +12,7 @@ mod attend;
 mod audit;
 mod cache;
 mod device;
+mod ranking;
 mod record;
 mod replay;
 mod rows;
@@ -38,7 +39,8 @@ use audit::Audit;
 use cache::{LayerCache, Pins};
 use half::bf16;
 use rand_chacha::ChaCha8Rng;
-pub use replay::Replay;
+pub use ranking::Rankings;
+pub use replay::{Replay, ReplayOptions};
 use rows::SeqRows;
 use std::sync::Arc;
 use std::time::Instant;
@@ -171,7 +173,8 @@ struct State<B: Backend> {
     recording: B::Recording,
     /// Why there is no chain.
     why_host: String,
-    purpose: Purpose,
+    /// What a replay leaves out, and what it knows; a decode leaves out nothing and knows nothing.
+    play: replay::Play,
     /// Who writes down what the policies are fed, if anyone does.
     recorder: Option<record::Recorder>,
     now: Step,
@@ -179,20 +182,13 @@ struct State<B: Backend> {
 }
 
 /// What a decode is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     /// Tokens.
     Decode,
     /// Tokens, and tapes of what the policies were fed.
     Record,
     /// The decisions of policies over a tape; with `record`, a tape of them.
-    Replay { record: bool },
-}
-
-impl Purpose {
-    fn records(self) -> bool {
-        matches!(self, Self::Record | Self::Replay { record: true })
-    }
+    Replay { play: replay::Play, record: bool },
 }
 
 /// The backend and the model, as the loop's parts borrow them.

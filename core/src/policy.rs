@@ -352,6 +352,17 @@ pub trait Evictor: Send {
     /// Admissions, touches and evictions, as they happen.
     fn observe(&mut self, _event: PoolEvent) {}
 
+    /// Whether it looks at [`SlotMeta::last_attended`] or [`SlotMeta::mass`]: a replay that nobody audits computes masses
+    /// only for those that do.
+    fn reads_mass(&self) -> bool {
+        true
+    }
+
+    /// Whether it looks at [`SlotMeta::next_use`], which only a replay of known selections has; a decode refuses it.
+    fn needs_next_use(&self) -> bool {
+        false
+    }
+
     /// The twin that runs on the device, if there is one.
     fn device(&self) -> Option<DeviceEvictor> {
         None

@@ -83,6 +83,21 @@ pub fn select(
     out: &mut Outcome,
 ) -> Result<()> {
     out.nans = top_k(scores, candidates.clone(), k, &mut out.order, &mut out.wanted);
+    settle(candidates, cap, now, pool, evictor, out)
+}
+
+/// The part of a selection that follows the ranking: `out.wanted` is `P`, best first.
+///
+/// # Errors
+/// As [`select`].
+pub fn settle(
+    candidates: Range<u32>,
+    cap: usize,
+    now: Step,
+    pool: &mut Pool,
+    evictor: &mut dyn Evictor,
+    out: &mut Outcome,
+) -> Result<()> {
     out.moves.clear();
     out.evicted.clear();
     out.misses.clear();

@@ -4,7 +4,7 @@ use crate::cli;
 use oasis_core::Error;
 use oasis_core::registry::{Entry, EvictorEntry, PredictorEntry, SummaryEntry};
 use oasis_datasets::TASKS;
-use oasis_policies::{EVICTORS, SUMMARIES};
+use oasis_policies::{EVICTORS, REPLAY_EVICTORS, SUMMARIES};
 use oasis_predictors::PREDICTORS;
 use std::process::ExitCode;
 
@@ -15,6 +15,8 @@ pub struct App {
     pub summaries: Vec<SummaryEntry>,
     /// Evictors.
     pub evictors: Vec<EvictorEntry>,
+    /// Evictors that replays of a trace have beside these.
+    pub replay_evictors: &'static [EvictorEntry],
     /// Predictors.
     pub predictors: Vec<PredictorEntry>,
     /// Tasks.
@@ -26,6 +28,7 @@ impl Default for App {
         Self {
             summaries: SUMMARIES.to_vec(),
             evictors: EVICTORS.to_vec(),
+            replay_evictors: REPLAY_EVICTORS,
             predictors: PREDICTORS.to_vec(),
             tasks: TASKS,
         }

@@ -52,7 +52,7 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
 fn check(name: &str, app: &App, cases: usize, table: &toml::Table) -> Vec<(&'static str, Vec<Finding>)> {
     let params = |seed| Params { table: table.clone(), seed };
     let mut reports = Vec::new();
-    for row in app.evictors.iter().filter(|e| e.name == name) {
+    for row in app.evictors.iter().chain(app.replay_evictors).filter(|e| e.name == name) {
         let mut findings = entry(row);
         findings.extend(check_evictor(&|seed| (row.build)(&params(seed)), cases));
         reports.push(("evictor", findings));

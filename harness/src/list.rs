@@ -92,9 +92,13 @@ pub fn items(app: &App) -> Vec<Item> {
             .iter()
             .map(|e| item(Kind::Summaries, e, own(&names, e.name, "oasis_policies::summary"))),
     );
-    let names = self::names(oasis_policies::EVICTORS);
+    let mut names = self::names(oasis_policies::EVICTORS);
+    names.extend(self::names(oasis_policies::REPLAY_EVICTORS));
     items.extend(
-        app.evictors.iter().map(|e| item(Kind::Evictors, e, own(&names, e.name, "oasis_policies::evictor"))),
+        app.evictors
+            .iter()
+            .chain(app.replay_evictors)
+            .map(|e| item(Kind::Evictors, e, own(&names, e.name, "oasis_policies::evictor"))),
     );
     let names = self::names(oasis_predictors::PREDICTORS);
     items.extend(

@@ -30,6 +30,9 @@ pub const EVICTORS: &[EvictorEntry] = &[
     evictor::random::ENTRY,
 ];
 
+/// Evictors that know the next use of a block, for replays of a trace only.
+pub const REPLAY_EVICTORS: &[EvictorEntry] = &[evictor::belady::ENTRY];
+
 /// For policies without parameters: any key is one too many.
 fn no_parameters(params: &Params, name: &str) -> Result<()> {
     #[derive(Deserialize)]

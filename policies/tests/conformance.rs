@@ -7,7 +7,7 @@ use oasis_core::ids::Step;
 use oasis_core::policy::{Evictor, Keys, PoolEvent, PoolView, Reduce, SlotMeta, Summary, SummaryShape};
 use oasis_core::registry::{Entry, EvictorEntry, Params};
 use oasis_core::storage::{Rounding, Storage};
-use oasis_policies::{EVICTORS, SUMMARIES};
+use oasis_policies::{EVICTORS, REPLAY_EVICTORS, SUMMARIES};
 
 const CASES: usize = 512;
 
@@ -22,7 +22,7 @@ fn none(name: &str, findings: Vec<Finding>) {
 
 #[test]
 fn every_evictor_keeps_its_contract() {
-    for entry in EVICTORS {
+    for entry in EVICTORS.iter().chain(REPLAY_EVICTORS) {
         none(entry.name, check_entry(entry, &|p| (entry.build)(p).map(drop)));
         none(entry.name, check_evictor(&|seed| (entry.build)(&with_seed(seed, "")), CASES));
     }
@@ -45,13 +45,13 @@ fn every_summary_keeps_its_contract() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<&str> =
-        EVICTORS.iter().map(|e| e.name).chain(SUMMARIES.iter().map(|e| e.name)).collect();
+    let evictors = || EVICTORS.iter().chain(REPLAY_EVICTORS);
+    let mut names: Vec<&str> = evictors().map(|e| e.name).chain(SUMMARIES.iter().map(|e| e.name)).collect();
     let count = names.len();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
-    for entry in EVICTORS {
+    for entry in evictors() {
         assert_eq!((entry.build)(&Params::default()).unwrap().name(), entry.name);
     }
 }

@@ -1,6 +1,6 @@
 //! A replay of the policies that a tape was recorded from makes the decisions of the recorded decode, to the bit.
 
-use oasis_core::decode::{Decoder, Replay, Start};
+use oasis_core::decode::{Decoder, Rankings, Replay, ReplayOptions, Start};
 use oasis_core::ids::NONE;
 use oasis_core::model::Family;
 use oasis_core::select::Outcome;
@@ -60,6 +60,10 @@ struct Case {
 
 const STEPS: usize = 24;
 
+fn recorded() -> ReplayOptions {
+    ReplayOptions { record: true, rankings: None }
+}
+
 impl Case {
     fn new(names: [&'static str; 4], cap: Cap) -> Self {
         let mode = if names[1] == "oracle" { Mode::OnDemand } else { Mode::Staged };
@@ -103,7 +107,7 @@ impl Case {
         let p = policies(summary, predictor, evictor, "none");
         let backend = Cpu::new(1);
         let prefix = Arc::new(tape.prefix(&backend, settings.block_tokens).unwrap());
-        let mut replay = Replay::new(backend, tape.clone(), prefix, settings, &p, true).unwrap();
+        let mut replay = Replay::new(backend, tape.clone(), prefix, settings, &p, recorded()).unwrap();
         let mut decided = Vec::new();
         while let Some(report) = replay.step().unwrap() {
             let report = comparable(report, 0);
@@ -216,9 +220,141 @@ fn what_is_no_tape_is_refused() {
     let p = policies("minmax", "previous-token", "lrs", "none");
     let (backend, torn) = (Cpu::new(1), Arc::new(torn));
     let prefix = Arc::new(torn.prefix(&backend, 4).unwrap());
-    let dense = Replay::new(Cpu::new(1), torn.clone(), prefix.clone(), &settings(Mode::Dense, 6), &p, false);
+    let dense =
+        Replay::new(Cpu::new(1), torn.clone(), prefix.clone(), &settings(Mode::Dense, 6), &p, recorded());
     assert!(dense.err().unwrap().to_string().contains("nothing to replay"));
-    let mut replay = Replay::new(backend, torn, prefix, &settings(Mode::Staged, 6), &p, false).unwrap();
+    let mut replay = Replay::new(backend, torn, prefix, &settings(Mode::Staged, 6), &p, recorded()).unwrap();
     let failed = (0..STEPS).find_map(|_| replay.step().err()).expect("a torn tape plays to its end");
     assert!(failed.to_string().contains("begins with token"), "{failed}");
+}
+
+/// A tape of a longer prompt, and settings with K = 6.
+fn longer() -> (Case, Arc<Tape>) {
+    let mut case = Case::new(["minmax", "previous-token", "lrs", "none"], Cap::Blocks(1));
+    case.prompts = vec![200];
+    let (_, mut tapes) = case.record();
+    case.settings = Settings { audit: false, budget_tokens: 4 * 8, ..case.settings.clone() };
+    (case, Arc::new(tapes.remove(0)))
+}
+
+fn decisions(replay: &mut Replay<Cpu>, layers: usize) -> Vec<Vec<Vec<Pool>>> {
+    let mut all = Vec::new();
+    while replay.step().unwrap().is_some() {
+        all.push((0..layers).map(|l| replay.outcomes(l).iter().map(Pool::of).collect()).collect());
+    }
+    all
+}
+
+#[test]
+fn rankings_that_are_known_change_no_decision() {
+    let (case, tape) = longer();
+    let layers = tape.geometry.layers;
+    let prefix = Arc::new(tape.prefix(&Cpu::new(1), 4).unwrap());
+    let mut compared = 0;
+    for (summary, predictor) in [("minmax", "previous-token"), ("mean", "oracle"), ("minmax", "random")] {
+        let mode = if predictor == "oracle" { Mode::OnDemand } else { Mode::Staged };
+        for group in [None, Some(Group::SoftmaxSum)] {
+            let base = Settings { mode, group, ..case.settings.clone() };
+            let p = policies(summary, predictor, "lrs", "none");
+            let ranked = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &base, &p, 12).unwrap();
+            assert_eq!((ranked.steps(), ranked.depth()), (STEPS, 12));
+            let ranked = Arc::new(ranked);
+            for evictor in ["lrs", "lru", "sieve", "random"] {
+                for (cap, budget, audit) in [(1, 8, false), (3, 14, false), (1, 8, true)] {
+                    let settings =
+                        Settings { cap: Cap::Blocks(cap), budget_tokens: 4 * budget, audit, ..base.clone() };
+                    let p = policies(summary, predictor, evictor, "none");
+                    let replay = |rankings| {
+                        let options = ReplayOptions { record: false, rankings };
+                        Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &p, options)
+                            .unwrap()
+                    };
+                    let mut known = replay(Some(ranked.clone()));
+                    assert_eq!(known.has_masses(), audit || evictor == "lru", "{evictor}");
+                    assert_eq!(
+                        decisions(&mut replay(None), layers),
+                        decisions(&mut known, layers),
+                        "{evictor} {group:?}"
+                    );
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(compared, 72);
+}
+
+#[test]
+fn belady_evicts_what_is_used_last() {
+    let (case, tape) = longer();
+    let (layers, heads) = (tape.geometry.layers, tape.geometry.kv_heads);
+    let prefix = Arc::new(tape.prefix(&Cpu::new(1), 4).unwrap());
+    let with = |evictor: &dyn Fn() -> Box<dyn oasis_core::policy::Evictor>,
+                rankings: Option<Arc<Rankings>>| {
+        let build: Vec<_> = (0..layers * heads + 1).map(|_| std::sync::Mutex::new(Some(evictor()))).collect();
+        let at = std::sync::atomic::AtomicUsize::new(0);
+        let mut p = policies("minmax", "previous-token", "lrs", "none");
+        p.evictor = Arc::new(move |_| {
+            let i = at.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Ok(build[i].lock().unwrap().take().expect("one evictor a pool"))
+        });
+        let options = ReplayOptions { record: true, rankings };
+        Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &case.settings, &p, options)
+    };
+    let belady =
+        || -> Box<dyn oasis_core::policy::Evictor> { Box::new(oasis_policies::evictor::belady::Belady) };
+    let refused = with(&belady, None).err().expect("refused").to_string();
+    assert!(refused.contains("belady") && refused.contains("trace replay"), "{refused}");
+    let p = policies("minmax", "previous-token", "lrs", "none");
+    let ranked = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &case.settings, &p, 6).unwrap();
+    let ranked = Arc::new(ranked);
+    let mut replay = with(&belady, Some(ranked.clone())).unwrap();
+    let all = decisions(&mut replay, layers);
+    let own = replay.into_tape().expect("it was recorded");
+    // By the selections themselves: no resident that stayed and could have left is used later than one that left.
+    let next = |step: usize, layer: usize, head: usize, block: u32| {
+        let later = all.iter().enumerate().skip(step + 1);
+        later
+            .filter(|(_, s)| s[layer][head].wanted.contains(&block))
+            .map(|(i, _)| i)
+            .next()
+            .unwrap_or(usize::MAX)
+    };
+    let mut evictions = 0;
+    for (layer, head) in (0..layers).flat_map(|l| (0..heads).map(move |h| (l, h))) {
+        for (step, s) in all.iter().enumerate() {
+            let pool = &s[layer][head];
+            // What is attended is resident; blocks that are sealed then: all but a sink and a window block may leave.
+            let (attended, _) = own.mass.get((step * layers + layer) * heads + head).expect("masses");
+            let unpinned = 1..(200 + step as u32) / 4 - 1;
+            for &gone in &pool.evicted {
+                assert!(attended.contains(&gone));
+                let stayed =
+                    |b: &&u32| unpinned.contains(b) && !pool.wanted.contains(b) && !pool.evicted.contains(b);
+                let latest = attended.iter().filter(stayed).map(|&b| next(step, layer, head, b)).max();
+                assert!(
+                    latest.is_none_or(|l| next(step, layer, head, gone) >= l),
+                    "step {step}: {gone} left"
+                );
+                evictions += 1;
+            }
+        }
+    }
+    assert!(evictions > 50, "{evictions}");
+    let hits = |all: &[Vec<Vec<Pool>>]| all.iter().flatten().flatten().map(|p| p.hits).sum::<usize>();
+    let random = || -> Box<dyn oasis_core::policy::Evictor> {
+        let params = oasis_core::registry::Params { seed: 5, ..Default::default() };
+        (oasis_policies::evictor::random::ENTRY.build)(&params).unwrap()
+    };
+    let bound = hits(&all);
+    let low = hits(&decisions(&mut with(&random, Some(ranked)).unwrap(), layers));
+    assert!(bound > low, "belady hits {bound} times and random {low} times");
+    // No decode knows the next use.
+    let mut engine = random_model(tiny_geometry(), Family::Llama, 3);
+    let prefix = prefill(&mut engine, &random_prompt(64, 70, 1), 4);
+    let mut p = policies("minmax", "previous-token", "lrs", "none");
+    p.evictor = Arc::new(|_| Ok(Box::new(oasis_policies::evictor::belady::Belady)));
+    let start = Start { prefix, first: 1, future: Vec::new(), max_new: 4, seed: 0 };
+    let decoder = Decoder::new(&mut engine, &settings(Mode::Staged, 6), &p, vec![start]);
+    assert!(decoder.err().expect("refused").to_string().contains("no decode knows"));
 }

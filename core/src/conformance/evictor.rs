@@ -54,6 +54,16 @@ fn offers(build: &dyn Fn(u64) -> Result<Box<dyn Evictor>>, seed: u64) -> Checked
         let mut distinct = left.clone();
         distinct.sort_unstable();
         distinct.dedup();
+        if !a.reads_mass() {
+            let mut other = candidates.clone();
+            other.iter_mut().for_each(|c| {
+                (c.meta.mass, c.meta.last_attended) = (0.25, now - c.meta.last_attended.min(now))
+            });
+            let (mut one, mut two) = (build(seed)?, build(seed)?);
+            let (with, without) =
+                (offer(one.as_mut(), &candidates, need, now), offer(two.as_mut(), &other, need, now));
+            ensure(with == without, "who says so reads no mass", || format!("{with:?} and {without:?}"))?;
+        }
         let known = |b: &u32| candidates.iter().any(|c| c.meta.block == *b);
         ensure(distinct.len() == need && left.iter().all(known), "victims are distinct candidates", show)?;
     }

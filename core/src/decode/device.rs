@@ -1,6 +1,6 @@
 //! The loop's side of the device chain: when there is one, what a step tells it, what it counted.
 
-use super::{Device, Purpose, State};
+use super::{Device, State};
 use crate::Result;
 use crate::chain::{ChainLayer, ChainSpec, ChainSummary, PoolCounts, SeqControl};
 use crate::ops::{Backend, PassKey, TailMove};
@@ -70,7 +70,7 @@ impl<B: Backend> State<B> {
         if self.audit.is_some() {
             return Err("the run is audited".into());
         }
-        if self.purpose != Purpose::Decode {
+        if self.recorder.is_some() || self.play.replays {
             return Err("the decode is recorded or replayed".into());
         }
         let ranks = self.settings.ranks();

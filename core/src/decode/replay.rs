@@ -3,20 +3,78 @@
 //!
 //! Values are not on a tape, so what attention puts out is nothing; its masses are those of a decode, to the bit.
 
+use super::ranking::{NextUses, Rankings};
 use super::{Device, Policies, Purpose, Start, State, verify};
 use crate::draft::DraftTree;
 use crate::engine::Prefix;
 use crate::geometry::Geometry;
 use crate::model::{Family, Linear, Model, ModelConfig, RopeScaling};
 use crate::ops::Backend;
-use crate::policy::When;
+use crate::policy::{Evictor, When};
 use crate::select::Outcome;
-use crate::settings::Settings;
+use crate::settings::{Group, Settings};
 use crate::stats::StepReport;
 use crate::tape::Tape;
 use crate::{Error, Result};
 use half::bf16;
 use std::sync::Arc;
+
+/// What a replay leaves out, and what it knows.
+pub(super) struct Play {
+    /// It is one.
+    pub replays: bool,
+    /// Attention runs, over real copies: someone reads masses.
+    pub masses: bool,
+    /// Blocks are summarised: someone scores them.
+    pub scores: bool,
+    /// Selections that are known.
+    pub rankings: Option<Arc<Rankings>>,
+    /// When they hold a block next, if the evictor asks.
+    pub next: Option<NextUses>,
+    /// Rankings that are being made.
+    pub book: Option<Rankings>,
+    /// Scratch.
+    pub order: Vec<u64>,
+}
+
+impl Default for Play {
+    /// A decode's.
+    fn default() -> Self {
+        Self {
+            replays: false,
+            masses: true,
+            scores: true,
+            rankings: None,
+            next: None,
+            book: None,
+            order: Vec::new(),
+        }
+    }
+}
+
+impl<B: Backend> State<B> {
+    /// Completes what a replay knows of its evictors; refuses those that need to know what nobody does.
+    pub(super) fn settle_play(&mut self) -> Result<()> {
+        let evictor = self.layers.first().and_then(|l| l.residency.evictors.first());
+        if let Some(evictor) = evictor.filter(|e| e.needs_next_use() && self.play.book.is_none()) {
+            let Some(rankings) = &self.play.rankings else {
+                let what = format!(
+                    "{} evicts by the next use of a block, which no decode knows; use it in `oasis trace replay`",
+                    evictor.name()
+                );
+                return Err(Error::setting("decode.evictor", what));
+            };
+            self.play.next = Some(NextUses::new(rankings, self.k));
+        }
+        let reads = |e: &dyn Evictor| e.reads_mass();
+        if self.play.replays {
+            let normalises = self.group == Group::SoftmaxSum && self.settings.normalise_resident;
+            let evicts = self.play.book.is_none() && evictor.is_some_and(|e| reads(e.as_ref()));
+            self.play.masses |= self.settings.audit || (self.play.scores && normalises) || evicts;
+        }
+        Ok(())
+    }
+}
 
 /// One sequence's policies, run over its tape.
 pub struct Replay<B: Backend> {
@@ -29,20 +87,78 @@ pub struct Replay<B: Backend> {
     k: Vec<bf16>,
 }
 
+/// What a replay does beside deciding.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayOptions {
+    /// Make a tape of the replay ([`Replay::into_tape`]); it equals the original if settings and policies are the recorded
+    /// ones. Attention then runs.
+    pub record: bool,
+    /// What predictor and summary want ([`Replay::rank`]), so that nothing is scored. Settings and policies must be those
+    /// that it was found with, but for evictor, budget and cap.
+    pub rankings: Option<Arc<Rankings>>,
+}
+
 impl<B: Backend> Replay<B> {
     /// Policies and settings over `tape`; `prefix` is [`Tape::prefix`] with the settings' block size, which replays may
-    /// share. The draft source and the most rows of a step are the tape's own. With `record`, a tape of the replay is
-    /// made, which equals the original if settings and policies are the recorded ones.
+    /// share. The draft source and the most rows of a step are the tape's own. Attention runs only if somebody reads its
+    /// masses: the evictor, the audit, `softmax-sum` normalised with them, a recording.
     ///
     /// # Errors
-    /// [`Error::Setting`] for settings out of range or that rank nothing; [`Error::Invariant`] for a tape that is none.
+    /// [`Error::Setting`] for settings out of range or that rank nothing, and for an evictor that needs next uses where no
+    /// rankings are given; [`Error::Invariant`] for a tape that is none.
     pub fn new(
-        mut backend: B,
+        backend: B,
         tape: Arc<Tape>,
         prefix: Arc<Prefix<B>>,
         settings: &Settings,
         policies: &Policies<B>,
-        record: bool,
+        options: ReplayOptions,
+    ) -> Result<Self> {
+        let ReplayOptions { record, rankings } = options;
+        if let Some(r) = &rankings {
+            let (have, want) = ((r.steps(), r.depth()), (tape.steps(), settings.k()));
+            if have.0 != want.0 || have.1 < want.1 {
+                return Err(Error::Invariant(format!(
+                    "rankings of {} steps and {} blocks for a replay of {} steps and K = {}",
+                    have.0, have.1, want.0, want.1
+                )));
+            }
+        }
+        let scores = rankings.is_none() || settings.audit;
+        let play = Play { replays: true, masses: record, scores, rankings, ..Play::default() };
+        Self::start(backend, (tape, prefix), settings, policies, Purpose::Replay { play, record })
+    }
+
+    /// The `depth` best blocks of every step, layer and KV head under the settings' predictor and summary.
+    ///
+    /// # Errors
+    /// As [`Replay::new`] and [`Replay::step`].
+    pub fn rank(
+        backend: B,
+        tape: Arc<Tape>,
+        prefix: Arc<Prefix<B>>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        depth: usize,
+    ) -> Result<Rankings> {
+        let g = &tape.geometry;
+        let book = Some(Rankings::new(g.layers, g.kv_heads, depth));
+        let play = Play { replays: true, masses: false, scores: true, book, ..Play::default() };
+        // The smallest pool, so that whatever can be ranked is.
+        let budget_tokens = (settings.sink_blocks + settings.window_blocks + 1) * settings.block_tokens;
+        let settings = Settings { budget_tokens, audit: false, ..settings.clone() };
+        let purpose = Purpose::Replay { play, record: false };
+        let mut replay = Self::start(backend, (tape, prefix), &settings, policies, purpose)?;
+        while replay.step()?.is_some() {}
+        replay.state.play.book.ok_or_else(|| Error::Invariant("rankings that were not made".into()))
+    }
+
+    fn start(
+        mut backend: B,
+        (tape, prefix): (Arc<Tape>, Arc<Prefix<B>>),
+        settings: &Settings,
+        policies: &Policies<B>,
+        purpose: Purpose,
     ) -> Result<Self> {
         if !settings.ranks() {
             let mode = settings.mode.name();
@@ -56,10 +172,9 @@ impl<B: Backend> Replay<B> {
         let settings = Settings { max_rows: tape.most_rows(), ..settings.clone() };
         let policies = Policies { draft: Arc::new(|_| Ok(Box::new(verify::NoDraft))), ..policies.clone() };
         let model = hollow(&mut backend, &tape.geometry)?;
-        let start =
-            Start { prefix, first: tape.first, future: Vec::new(), max_new: tape.max_new, seed: tape.seed };
+        let (first, max_new, seed) = (tape.first, tape.max_new, tape.seed);
+        let start = Start { prefix, first, future: Vec::new(), max_new, seed };
         let mut device = Device { backend: &mut backend, model: &model };
-        let purpose = Purpose::Replay { record };
         let (state, ..) = State::start(&mut device, &settings, &policies, vec![start], purpose)?;
         Ok(Self { backend, model, tape, state, at: 0, q: Vec::new(), k: Vec::new() })
     }
@@ -79,22 +194,26 @@ impl<B: Backend> Replay<B> {
         self.state.lay_out(d.backend)?;
         self.state.record_rows(&d);
         for layer in 0..layers {
-            self.q.clear();
-            self.k.clear();
-            for row in rows.clone() {
-                self.q.extend_from_slice(self.tape.query(row, layer));
-                self.k.extend_from_slice(self.tape.key(row, layer));
-            }
             let state = &mut self.state;
-            d.backend.write(&mut state.layers[layer].q, 0, &self.q)?;
-            d.backend.write(&mut state.buf.k, 0, &self.k)?;
-            let buf = &state.buf;
-            d.backend.append(&state.shape, &state.rows, &buf.k, &buf.v, &mut state.layers[layer].tail)?;
-            state.record_layer(&mut d, layer)?;
+            if state.play.masses || state.play.scores {
+                self.q.clear();
+                self.k.clear();
+                for row in rows.clone() {
+                    self.q.extend_from_slice(self.tape.query(row, layer));
+                    self.k.extend_from_slice(self.tape.key(row, layer));
+                }
+                d.backend.write(&mut state.layers[layer].q, 0, &self.q)?;
+                d.backend.write(&mut state.buf.k, 0, &self.k)?;
+                let buf = &state.buf;
+                d.backend.append(&state.shape, &state.rows, &buf.k, &buf.v, &mut state.layers[layer].tail)?;
+                state.record_layer(&mut d, layer)?;
+            }
             if when == When::OnDemand {
                 state.stage_on_demand(&mut d, layer)?;
             }
-            state.attend(&mut d, layer)?;
+            if state.play.masses {
+                state.attend(&mut d, layer)?;
+            }
             state.audit(&mut d, layer)?;
             if when == When::Ahead {
                 state.stage(&mut d, layer)?;
@@ -118,6 +237,11 @@ impl<B: Backend> Replay<B> {
     /// K and C as integers.
     pub fn k_and_cap(&self) -> (usize, usize) {
         (self.state.k, self.state.cap)
+    }
+
+    /// Whether attention ran: without it nothing is known of attended blocks and wasted fetches.
+    pub fn has_masses(&self) -> bool {
+        self.state.play.masses
     }
 
     /// The tape of this replay, if one was made.

@@ -41,8 +41,10 @@ impl<B: Backend> State<B> {
             self.buf.slots_of.push(if self.settings.mode.resident() { block as u32 } else { slot });
         }
         let (slots_of, slots) = (&self.buf.slots_of, &mut cache.slots);
-        d.backend.seal(&self.shape, layer, s, block, slots_of, &cache.tail, &mut self.store, slots)?;
-        if self.settings.ranks() {
+        if self.play.masses || self.play.scores {
+            d.backend.seal(&self.shape, layer, s, block, slots_of, &cache.tail, &mut self.store, slots)?;
+        }
+        if self.settings.ranks() && self.play.scores {
             d.backend.summarise(SummariseArgs {
                 shape: &self.shape,
                 summary: self.summary.as_ref(),
@@ -54,7 +56,7 @@ impl<B: Backend> State<B> {
                 out: &mut cache.summaries,
             })?;
         }
-        for pool in s * heads..(s + 1) * heads {
+        for pool in (s * heads..(s + 1) * heads).filter(|_| self.play.masses) {
             cache.refresh(d.backend, &self.settings, &self.shape, pool, block + 1)?;
         }
         let (evicted, wasted) = std::mem::take(&mut cache.residency.sealed_out[s]);

@@ -19,7 +19,9 @@ impl<B: Backend> State<B> {
         d.backend.begin_stage(layer)?;
         let start = Instant::now();
         self.find_candidates();
-        self.rank(d, layer)?;
+        if self.play.rankings.is_none() {
+            self.rank(d, layer)?;
+        }
         self.select(d, layer)?;
         let ranked = Instant::now();
         self.report.seconds.rank += (ranked - start).as_secs_f64();
@@ -31,7 +33,8 @@ impl<B: Backend> State<B> {
     /// The same before attention, for this step. Where scores are normalised with the exact mass of what is
     /// pinned, attention runs once more to find it: on-demand ranking is a baseline, not a design.
     pub(super) fn stage_on_demand(&mut self, d: &mut Device<'_, B>, layer: usize) -> Result<()> {
-        if self.settings.ranks() && self.group == Group::SoftmaxSum && self.settings.normalise_resident {
+        let normalises = self.group == Group::SoftmaxSum && self.settings.normalise_resident;
+        if self.settings.ranks() && normalises && self.play.rankings.is_none() {
             self.run_attend(d, layer, true)?;
         }
         self.stage(d, layer)?;
@@ -196,6 +199,12 @@ impl<B: Backend> State<B> {
     }
 
     fn select(&mut self, d: &mut Device<'_, B>, layer: usize) -> Result<()> {
+        if self.play.rankings.is_some() {
+            return self.select_ranked(layer);
+        }
+        if self.play.book.is_some() {
+            return self.note_orders(d.backend, layer);
+        }
         let r = &mut self.layers[layer].residency;
         d.backend.select(SelectArgs {
             shape: &self.shape,
@@ -232,6 +241,11 @@ impl<B: Backend> State<B> {
                 self.buf.moves.extend(out.moves.iter().map(|&(block, slot)| [pool as u32, block, slot]));
             }
             let cache = &mut self.layers[layer];
+            if !self.play.masses {
+                let copied = if self.settings.mode.resident() { 0 } else { self.buf.moves.len() };
+                stats.bytes_h2d += (copied * self.shape.block.bytes()) as u64;
+                continue;
+            }
             if !self.settings.mode.resident() {
                 let moves = &self.buf.moves;
                 stats.bytes_h2d +=

@@ -3,6 +3,7 @@
 use super::audit::Audit;
 use super::cache::{LayerCache, LayerSizes, Pins, Residency};
 use super::record::Recorder;
+use super::replay::Play;
 use super::{Buffers, Device, Policies, Purpose, Seq, Start, State, rows, verify};
 use crate::engine::Prefix;
 use crate::forward::Work;
@@ -41,8 +42,12 @@ impl<B: Backend> State<B> {
         check(d, settings, &batch)?;
         let shape = cache_shape(g, settings, &lengths);
         let mut state = Self::build(d, settings, policies, &batch, shape)?;
-        state.purpose = purpose;
-        state.recorder = purpose.records().then(|| Recorder::new(d, &batch));
+        let records = matches!(purpose, Purpose::Record | Purpose::Replay { record: true, .. });
+        state.recorder = records.then(|| Recorder::new(d, &batch));
+        if let Purpose::Replay { play, .. } = purpose {
+            state.play = play;
+        }
+        state.settle_play()?;
         for (s, length) in lengths.iter().enumerate() {
             let sealed = (length.prompt + length.max_new) / settings.block_tokens;
             state.store.reserve(d.backend, s, sealed - state.store.blocks(s))?;
@@ -116,7 +121,7 @@ impl<B: Backend> State<B> {
             chain: None,
             recording: B::Recording::default(),
             why_host: String::new(),
-            purpose: Purpose::Decode,
+            play: Play::default(),
             recorder: None,
             now: 0,
             report,
@@ -158,7 +163,7 @@ impl<B: Backend> State<B> {
 
     /// Summaries of all prompt blocks, then the first residents and their copies. Returns the bytes copied.
     fn fill_layer(&mut self, d: &mut Device<'_, B>, layer: usize, batch: &[Start<B>]) -> Result<u64> {
-        if self.settings.ranks() {
+        if self.settings.ranks() && self.play.scores {
             for s in 0..batch.len() {
                 self.summarise_prompt(d, layer, s)?;
             }
@@ -212,9 +217,16 @@ impl<B: Backend> State<B> {
         let (mut order, mut wanted) = (Vec::new(), Vec::new());
         self.buf.moves.clear();
         for pool in s * self.shape.kv_heads..(s + 1) * self.shape.kv_heads {
-            if self.settings.ranks() && candidates.len() > self.k {
+            if let Some(rankings) = &self.play.rankings {
+                let list = rankings.wanted(0, layer, pool);
+                wanted.clear();
+                wanted.extend_from_slice(&list[..self.k.min(list.len())]);
+            } else if self.settings.ranks() && candidates.len() > self.k {
                 d.backend.read(self.buf.own_scores()?, pool * self.shape.blocks, &mut scores)?;
                 top_k(&scores, candidates.clone(), self.k, &mut order, &mut wanted);
+            }
+            if self.play.book.is_some() {
+                self.note_order(d.backend, layer, pool, &mut scores)?;
             }
             let cache = &mut self.layers[layer];
             if self.settings.mode != Mode::Dense {
@@ -228,6 +240,9 @@ impl<B: Backend> State<B> {
                 let resident = meta.filter(|(_, m)| m.block != crate::ids::NONE);
                 self.buf.moves.extend(resident.map(|(slot, m)| [pool as u32, m.block, slot as u32]));
             }
+        }
+        if !self.play.masses {
+            return Ok((self.buf.moves.len() * self.shape.block.bytes()) as u64);
         }
         d.backend.fetch(&self.shape, layer, &self.store, &self.buf.moves, &mut self.layers[layer].slots)
     }

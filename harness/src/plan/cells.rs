@@ -313,6 +313,14 @@ impl Maker<'_> {
             (find("summary", &self.app.summaries, &p.name)?.build)(&params(p))?;
         }
         if let Some(p) = &full.evictor {
+            let here = self.app.evictors.iter().any(|e| e.name == p.name);
+            if !here && self.app.replay_evictors.iter().any(|e| e.name == p.name) {
+                let name = &p.name;
+                let what = format!(
+                    "`{name}` evicts by the next use of a block, which no decode knows; use it in `oasis trace replay`"
+                );
+                bail!(Error::setting("evictor", what));
+            }
             (find("evictor", &self.app.evictors, &p.name)?.build)(&params(p))?;
         }
         if let Some(p) = &full.draft {

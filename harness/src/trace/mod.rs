@@ -3,6 +3,7 @@
 mod folder;
 mod info;
 mod lists;
+mod playback;
 mod record;
 mod render;
 mod replay;

@@ -2,27 +2,22 @@
 
 use super::folder::Folder;
 use super::lists::{self, Combination};
+use super::playback::{Cache, Playback, policies_of};
 use super::render;
-use super::shard::Shard;
-use super::tally::{Figures, Record, Row};
+use super::tally::Record;
 use super::work;
 use crate::app::App;
 use crate::files::write_whole;
-use crate::plan::PlannedCell;
 use crate::report::{plot, say};
+use crate::run::identity;
 use crate::run::progress::Progress;
-use crate::run::{identity, policies};
-use anyhow::{Context, Result, bail};
-use oasis_core::decode::{Policies, Replay};
-use oasis_core::engine::Prefix;
+use anyhow::{Result, bail};
+use oasis_core::decode::{Replay, ReplayOptions};
 use oasis_core::registry::find;
-use oasis_core::tape::Tape;
 use oasis_kernels::Cpu;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// Version of `replay.json`.
@@ -39,7 +34,7 @@ pub struct Args {
     /// Summaries; keys in braces, e.g. minmax,rotated-keys{bits=2}
     #[arg(long, value_name = "LIST")]
     summary: Option<String>,
-    /// Evictors
+    /// Evictors; belady, which knows the next use of every block, too
     #[arg(long, value_name = "LIST")]
     evictor: Option<String>,
     /// Budgets: resident tokens of a KV head, or shares of the context (10%)
@@ -89,6 +84,8 @@ impl Args {
 
 /// Replays. The exit code is not 0 if a combination failed; the others are reported all the same.
 pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
+    // Here next uses are known.
+    let app = &App { evictors: [&app.evictors, app.replay_evictors].concat(), ..app.clone() };
     let mut folder = Folder::open(&args.dir)?;
     let jobs = args.jobs()?;
     match args.limit {
@@ -153,167 +150,6 @@ fn versions(app: &App, combinations: &[Combination]) -> BTreeMap<String, u32> {
     all
 }
 
-/// A sequence in memory, with its prompt cut into blocks of the sizes that were asked for.
-struct Loaded {
-    shard: Shard,
-    tape: Arc<Tape>,
-    prefixes: BTreeMap<usize, Arc<Prefix<Cpu>>>,
-}
-
-/// Sequences that some thread needs now.
-struct Cache<'a> {
-    folder: &'a Folder,
-    /// Each with the combinations that are still to come.
-    slots: Vec<Mutex<Option<Loaded>>>,
-}
-
-impl<'a> Cache<'a> {
-    fn new(folder: &'a Folder) -> Self {
-        Self { folder, slots: folder.header.shards.iter().map(|_| Mutex::new(None)).collect() }
-    }
-
-    /// Tape, prefix and length of sequence `i`, read if nobody has it.
-    fn get(&self, i: usize, block: usize) -> Result<(Arc<Tape>, Arc<Prefix<Cpu>>, usize)> {
-        let mut slot = self.slots[i].lock().unwrap_or_else(PoisonError::into_inner);
-        if slot.is_none() {
-            let mut shard = self.folder.shard(i)?;
-            let hollow = Tape::new(shard.tape.geometry.clone(), Vec::new(), 0, 0, 0);
-            let tape = Arc::new(std::mem::replace(&mut shard.tape, hollow));
-            *slot = Some(Loaded { shard, tape, prefixes: BTreeMap::new() });
-        }
-        let loaded = slot.as_mut().context("a sequence that was just read")?;
-        if !loaded.prefixes.contains_key(&block) {
-            loaded.prefixes.insert(block, Arc::new(loaded.tape.prefix(&Cpu::new(1), block)?));
-        }
-        Ok((loaded.tape.clone(), loaded.prefixes[&block].clone(), loaded.shard.length))
-    }
-
-    /// Nobody will ask for sequence `i` again.
-    fn forget(&self, i: usize) {
-        *self.slots[i].lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-}
-
-/// Combinations over the sequences of a trace.
-struct Playback<'a> {
-    folder: &'a Folder,
-    app: &'a App,
-    audit: bool,
-    loaded: Cache<'a>,
-}
-
-/// What one combination made of one sequence: figures with K and C, or why not.
-type Played = Result<(Figures, (usize, usize)), String>;
-
-impl Playback<'_> {
-    fn rows(&self, combinations: &[Combination], jobs: usize) -> Result<Vec<Row>> {
-        let planned: Vec<(usize, &PlannedCell)> = combinations
-            .iter()
-            .enumerate()
-            .filter_map(|(i, c)| c.cell.as_ref().ok().map(|cell| (i, cell)))
-            .collect();
-        let sequences = self.folder.header.shards.len();
-        let progress = Progress::new((planned.len() * sequences) as u64, 0);
-        let left: Vec<Mutex<usize>> = (0..sequences).map(|_| Mutex::new(planned.len())).collect();
-        // Sequence by sequence, so that few of them are in memory at once.
-        let played = work::each(
-            jobs,
-            planned.len() * sequences,
-            || Ok(()),
-            |(), unit| {
-                let (sequence, (i, cell)) = (unit / planned.len(), planned[unit % planned.len()]);
-                let played = self.guarded(cell, sequence);
-                let mut left = left[sequence].lock().unwrap_or_else(PoisonError::into_inner);
-                *left -= 1;
-                if *left == 0 {
-                    self.loaded.forget(sequence);
-                }
-                progress.advance(1, &cell.label);
-                Ok((i, played))
-            },
-        )?;
-        progress.finish();
-        let mut rows: Vec<Row> = combinations.iter().map(row).collect();
-        for (i, played) in played {
-            gather(&mut rows[i], played);
-        }
-        rows.iter_mut().filter_map(|r| r.figures.as_mut()).for_each(Figures::finish);
-        Ok(rows)
-    }
-
-    /// A policy that panics fails its own row only.
-    fn guarded(&self, cell: &PlannedCell, sequence: usize) -> Played {
-        match catch_unwind(AssertUnwindSafe(|| self.play(cell, sequence))) {
-            Ok(done) => done.map_err(|e| format!("{e:#}")),
-            Err(_) => Err("a policy panicked; the message is above".to_owned()),
-        }
-    }
-
-    fn play(&self, cell: &PlannedCell, sequence: usize) -> Result<(Figures, (usize, usize))> {
-        let (tape, prefix, length) = self.loaded.get(sequence, cell.block)?;
-        let begin = Instant::now();
-        let settings = oasis_core::settings::Settings { audit: self.audit, ..cell.settings(length, 0) };
-        let policies = policies_of(self.app, cell)?;
-        let mut replay = Replay::new(Cpu::new(1), tape.clone(), prefix, &settings, &policies, false)?;
-        let mut figures =
-            Figures { sequences: 1, decisions: tape.decisions(), masses: true, ..Figures::default() };
-        while let Some(report) = replay.step()? {
-            figures.add(report);
-        }
-        figures.seconds = begin.elapsed().as_secs_f64();
-        Ok((figures, replay.k_and_cap()))
-    }
-}
-
-/// The policies of a cell; a replay takes drafts from its tape.
-fn policies_of(app: &App, cell: &PlannedCell) -> Result<Policies<Cpu>> {
-    let no_drafts = || oasis_core::Error::Invariant("a replay asked a draft source".into());
-    policies::one(app, cell, Arc::new(move |_| Err(no_drafts())))
-}
-
-fn row(combination: &Combination) -> Row {
-    let typed = |axis: &str| {
-        let value = combination.choice.values.iter().find(|(a, _)| *a == axis);
-        value.map_or_else(|| "as recorded".to_owned(), |(_, v)| v.clone())
-    };
-    let Ok(cell) = &combination.cell else {
-        return Row {
-            predictor: typed("predictor"),
-            summary: typed("summary"),
-            evictor: typed("evictor"),
-            budget: typed("budget"),
-            cap: typed("cap"),
-            error: combination.cell.as_ref().err().cloned(),
-            ..Row::default()
-        };
-    };
-    let policy = |kind: &str| cell.policy(kind).map(ToString::to_string).unwrap_or_default();
-    Row {
-        mode: cell.mode.name().to_owned(),
-        predictor: policy("predictor"),
-        summary: policy("summary"),
-        evictor: policy("evictor"),
-        budget: cell.budget.map(|b| b.to_string()).unwrap_or_default(),
-        cap: cell.cap.map_or_else(|| "0".to_owned(), |c| c.to_string()),
-        ..Row::default()
-    }
-}
-
-/// Adds a sequence to its row; a row with a failure has no figures.
-fn gather(row: &mut Row, played: Played) {
-    match played {
-        Ok((figures, (k, c))) if row.error.is_none() => {
-            row.figures.get_or_insert_default().merge(&figures);
-            (row.k, row.c) = (row.k.or(Some(k)), row.c.or(Some(c)));
-        }
-        Ok(_) => {}
-        Err(error) => {
-            row.figures = None;
-            row.error.get_or_insert(error);
-        }
-    }
-}
-
 /// Replays the recorded policies and compares.
 fn verify(folder: &Folder, app: &App, jobs: usize) -> Result<ExitCode> {
     let own = lists::plan(folder, app, &[], lists::Choice { values: Vec::new() });
@@ -334,7 +170,8 @@ fn verify(folder: &Folder, app: &App, jobs: usize) -> Result<ExitCode> {
                 );
             }
             let (settings, policies) = (cell.settings(length, 0), policies_of(app, &cell)?);
-            let mut replay = Replay::new(Cpu::new(1), tape.clone(), prefix, &settings, &policies, true)?;
+            let recorded = ReplayOptions { record: true, rankings: None };
+            let mut replay = Replay::new(Cpu::new(1), tape.clone(), prefix, &settings, &policies, recorded)?;
             while replay.step()?.is_some() {}
             loaded.forget(i);
             progress.advance(1, &folder.header.shards[i].sample);

@@ -118,3 +118,41 @@ fn what_is_no_trace_or_no_request_is_refused() {
     refused(&["info", "t"], &["schema_version is 9", "reads 1"]);
     assert!(!place.path("u").exists());
 }
+
+#[test]
+fn the_bound_is_a_replay_s_alone() {
+    let place = recorded();
+    let lists = ["--evictor", "belady,lrs,random", "--budget", "96,128", "--cap", "1,2", "--no-audit"];
+    let out = trace(&place, &[&["replay", "t", "-o", "out"], &lists[..]].concat());
+    assert!(out.status.success(), "{}", stderr(&out));
+    let rows = json(&place.path("out/replay.json"))["rows"].as_array().expect("rows").clone();
+    let hits = |evictor: &str, budget: &str, cap: &str| {
+        let row = rows.iter().find(|r| r["evictor"] == evictor && r["budget"] == budget && r["cap"] == cap);
+        row.and_then(|r| r["figures"]["hits"].as_u64()).expect("a row with figures")
+    };
+    for (budget, cap) in [("96", "1"), ("96", "2"), ("128", "1"), ("128", "2")] {
+        let (bound, lrs, random) =
+            (hits("belady", budget, cap), hits("lrs", budget, cap), hits("random", budget, cap));
+        assert!(bound >= lrs && bound >= random && bound > 0, "{budget} {cap}: {bound}, {lrs}, {random}");
+    }
+    for plot in ["miss-ratio-by-budget.svg", "miss-ratio-by-cap.svg"] {
+        let svg = std::fs::read_to_string(place.path("out").join(plot)).expect("plot");
+        assert!(svg.contains("belady") && svg.contains("miss ratio"), "{plot}");
+    }
+    // The same figures whether rankings are shared or each policy ranks for itself.
+    let out = trace(&place, &["replay", "t", "-o", "alone", "--budget", "128", "--cap", "2", "--no-audit"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let alone = json(&place.path("alone/replay.json"))["rows"][0].clone();
+    let shared = rows.iter().find(|r| r["evictor"] == "lrs" && r["budget"] == "128" && r["cap"] == "2");
+    for key in ["wanted", "hits", "fetched", "dropped", "evicted", "bytes_h2d"] {
+        assert_eq!(alone["figures"][key], shared.expect("row")["figures"][key], "{key}");
+    }
+    // A decode knows no next use.
+    let toml = SMALL.replacen("cap = 1", "cap = 1\nevictor = \"belady\"", 1);
+    let out = Place::new(&toml).run(&[]);
+    let said = stderr(&out);
+    assert!(
+        !out.status.success() && said.contains("`belady`") && said.contains("oasis trace replay"),
+        "{said}"
+    );
+}

@@ -32,6 +32,10 @@ impl Evictor for Fifo {
         "fifo"
     }
 
+    fn reads_mass(&self) -> bool {
+        false
+    }
+
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         slot.admitted as f32
     }

@@ -32,6 +32,10 @@ impl Evictor for Lfu {
         "lfu"
     }
 
+    fn reads_mass(&self) -> bool {
+        false
+    }
+
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         slot.selections as f32
     }

@@ -33,6 +33,10 @@ impl Evictor for Lrs {
         "lrs"
     }
 
+    fn reads_mass(&self) -> bool {
+        false
+    }
+
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         slot.last_selected as f32
     }

@@ -1,5 +1,6 @@
 //! Evictors, one a file.
 
+pub mod belady;
 pub mod fifo;
 pub mod lfu;
 pub mod lrs;

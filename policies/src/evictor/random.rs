@@ -42,6 +42,10 @@ impl Evictor for Random {
         "random"
     }
 
+    fn reads_mass(&self) -> bool {
+        false
+    }
+
     fn keep(&self, slot: &SlotMeta, now: Step) -> f32 {
         let hash = mix(self.seed ^ mix(u64::from(now) << 32 | u64::from(slot.block)));
         // 24 bits are what an f32 holds exactly.

@@ -129,6 +129,10 @@ impl Evictor for Sieve {
         "sieve"
     }
 
+    fn reads_mass(&self) -> bool {
+        false
+    }
+
     /// Whether its bit is set; the order is the hand's.
     fn keep(&self, slot: &SlotMeta, _now: Step) -> f32 {
         self.flags.get(slot.block as usize).map_or(0.0, |f| f32::from(u8::from(f.visited)))

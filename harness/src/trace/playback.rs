@@ -1,0 +1,275 @@
+//! Combinations over the sequences of a trace, those that rank alike together.
+
+use super::folder::Folder;
+use super::lists::Combination;
+use super::shard::Shard;
+use super::tally::{Figures, Row};
+use super::work;
+use crate::app::App;
+use crate::plan::PlannedCell;
+use crate::run::policies;
+use crate::run::progress::Progress;
+use anyhow::{Context, Result};
+use oasis_core::decode::{Policies, Rankings, Replay, ReplayOptions};
+use oasis_core::engine::Prefix;
+use oasis_core::settings::Settings;
+use oasis_core::tape::Tape;
+use oasis_kernels::Cpu;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A sequence in memory, with its prompt cut into blocks of the sizes that were asked for.
+struct Loaded {
+    shard: Shard,
+    tape: Arc<Tape>,
+    prefixes: BTreeMap<usize, Arc<Prefix<Cpu>>>,
+}
+
+/// Sequences that some thread needs now.
+pub struct Cache<'a> {
+    folder: &'a Folder,
+    /// Each with the combinations that are still to come.
+    slots: Vec<Mutex<Option<Loaded>>>,
+}
+
+impl<'a> Cache<'a> {
+    /// Nothing is read yet.
+    pub fn new(folder: &'a Folder) -> Self {
+        Self { folder, slots: folder.header.shards.iter().map(|_| Mutex::new(None)).collect() }
+    }
+
+    /// Tape, prefix and length of sequence `i`, read if nobody has it.
+    ///
+    /// # Errors
+    /// Those of [`Folder::shard`].
+    pub fn get(&self, i: usize, block: usize) -> Result<(Arc<Tape>, Arc<Prefix<Cpu>>, usize)> {
+        let mut slot = self.slots[i].lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            let mut shard = self.folder.shard(i)?;
+            let hollow = Tape::new(shard.tape.geometry.clone(), Vec::new(), 0, 0, 0);
+            let tape = Arc::new(std::mem::replace(&mut shard.tape, hollow));
+            *slot = Some(Loaded { shard, tape, prefixes: BTreeMap::new() });
+        }
+        let loaded = slot.as_mut().context("a sequence that was just read")?;
+        if !loaded.prefixes.contains_key(&block) {
+            loaded.prefixes.insert(block, Arc::new(loaded.tape.prefix(&Cpu::new(1), block)?));
+        }
+        Ok((loaded.tape.clone(), loaded.prefixes[&block].clone(), loaded.shard.length))
+    }
+
+    /// Nobody will ask for sequence `i` again.
+    pub fn forget(&self, i: usize) {
+        *self.slots[i].lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// Combinations over the sequences of a trace.
+pub struct Playback<'a> {
+    /// The trace.
+    pub folder: &'a Folder,
+    /// What can be named.
+    pub app: &'a App,
+    /// Compare with the truth.
+    pub audit: bool,
+    /// Sequences in memory.
+    pub loaded: Cache<'a>,
+}
+
+/// What one combination made of one sequence: figures with K and C, or why not.
+type Played = Result<(Figures, (usize, usize)), String>;
+
+/// A cell with the number of its combination.
+type Numbered<'c> = (usize, &'c PlannedCell);
+
+/// Cells that rank alike: they differ in evictor, budget, cap and in what is attended.
+fn groups(combinations: &[Combination]) -> Vec<Vec<Numbered<'_>>> {
+    let mut groups: BTreeMap<String, Vec<Numbered<'_>>> = BTreeMap::new();
+    for (i, combination) in combinations.iter().enumerate() {
+        let Ok(cell) = &combination.cell else { continue };
+        let free = ["evictor", "budget", "cap", "attend"];
+        let ranks = cell.values.iter().filter(|(key, _)| !free.contains(key));
+        let key: Vec<String> = ranks.map(|(key, value)| format!("{key}={value}")).collect();
+        groups.entry(key.join(" ")).or_default().push((i, cell));
+    }
+    groups.into_values().collect()
+}
+
+/// A sequence, ready to be replayed.
+struct Sequence {
+    tape: Arc<Tape>,
+    prefix: Arc<Prefix<Cpu>>,
+    length: usize,
+}
+
+impl Playback<'_> {
+    /// A row a combination, in their order; those that failed say why.
+    ///
+    /// # Errors
+    /// None of a combination's: threads that cannot be started.
+    pub fn rows(&self, combinations: &[Combination], jobs: usize) -> Result<Vec<Row>> {
+        let groups = groups(combinations);
+        let sequences = self.folder.header.shards.len();
+        let planned: usize = groups.iter().map(Vec::len).sum();
+        let progress = Progress::new((planned * sequences) as u64, 0);
+        let left: Vec<Mutex<usize>> = (0..sequences).map(|_| Mutex::new(groups.len())).collect();
+        // Sequence by sequence, so that few of them are in memory at once.
+        let unit = |(): &mut (), unit: usize| {
+            let (sequence, group) = (unit / groups.len(), &groups[unit % groups.len()]);
+            let played = self.group(group, sequence, &progress);
+            let mut left = left[sequence].lock().unwrap_or_else(PoisonError::into_inner);
+            *left -= 1;
+            if *left == 0 {
+                self.loaded.forget(sequence);
+            }
+            Ok(played)
+        };
+        let played = work::each(jobs, groups.len() * sequences, || Ok(()), unit)?;
+        progress.finish();
+        let mut rows: Vec<Row> = combinations.iter().map(row).collect();
+        for (i, played) in played.into_iter().flatten() {
+            gather(&mut rows[i], played);
+        }
+        rows.iter_mut().filter_map(|r| r.figures.as_mut()).for_each(Figures::finish);
+        Ok(rows)
+    }
+
+    /// All cells of a group over one sequence.
+    fn group(&self, group: &[Numbered<'_>], sequence: usize, progress: &Progress) -> Vec<(usize, Played)> {
+        let block = group[0].1.block;
+        let loaded = guarded(|| self.loaded.get(sequence, block));
+        let ready = loaded.map(|(tape, prefix, length)| Sequence { tape, prefix, length });
+        let begin = Instant::now();
+        let rankings = ready.as_ref().map_err(Clone::clone).and_then(|s| guarded(|| self.rankings(group, s)));
+        // The time of a ranking is shared by those that use it.
+        let users = group.len() as f64;
+        let shared = begin.elapsed().as_secs_f64() / users;
+        let one = |&(i, cell): &Numbered<'_>| {
+            let played = match (&ready, &rankings) {
+                (Ok(sequence), Ok(rankings)) => {
+                    guarded(|| self.play(cell, sequence, rankings.as_ref(), shared))
+                }
+                (Err(error), _) | (_, Err(error)) => Err(error.clone()),
+            };
+            progress.advance(1, &cell.label);
+            (i, played)
+        };
+        group.iter().map(one).collect()
+    }
+
+    fn settings(&self, cell: &PlannedCell, length: usize) -> Settings {
+        Settings { audit: self.audit, ..cell.settings(length, 0) }
+    }
+
+    /// What a group wants, where that is found once: for more than one cell, and for evictors that need to know the
+    /// next use of a block.
+    fn rankings(&self, group: &[Numbered<'_>], sequence: &Sequence) -> Result<Option<Arc<Rankings>>> {
+        let fits = |c: &&Numbered<'_>| self.settings(c.1, sequence.length).check().is_ok();
+        let good: Vec<&Numbered<'_>> = group.iter().filter(fits).collect();
+        let Some((_, cell)) = good.first() else { return Ok(None) };
+        let policies = policies_of(self.app, cell)?;
+        let mut foresight = false;
+        for (_, cell) in &good {
+            foresight |= (policies_of(self.app, cell)?.evictor)(0)?.needs_next_use();
+        }
+        if good.len() < 2 && !foresight {
+            return Ok(None);
+        }
+        let depth = good.iter().map(|(_, c)| self.settings(c, sequence.length).k()).max().unwrap_or(0);
+        let settings = self.settings(cell, sequence.length);
+        let Sequence { tape, prefix, .. } = sequence;
+        let found = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, depth)?;
+        Ok(Some(Arc::new(found)))
+    }
+
+    fn play(
+        &self,
+        cell: &PlannedCell,
+        sequence: &Sequence,
+        rankings: Option<&Arc<Rankings>>,
+        shared: f64,
+    ) -> Result<(Figures, (usize, usize))> {
+        let begin = Instant::now();
+        let settings = self.settings(cell, sequence.length);
+        let policies = policies_of(self.app, cell)?;
+        let Sequence { tape, prefix, .. } = sequence;
+        // A pool that begins with room for all candidates asks its predictor only once there is a choice, and a predictor
+        // with a state of its own may notice: it is then asked as a decode would.
+        let candidates =
+            (tape.prompt.len() / cell.block).saturating_sub(cell.sink_blocks + cell.window_blocks);
+        let foresight = (policies.evictor)(0)?.needs_next_use();
+        let rankings = rankings.filter(|_| candidates > settings.k() || foresight).cloned();
+        let shared = if rankings.is_some() { shared } else { 0.0 };
+        let options = ReplayOptions { record: false, rankings };
+        let mut replay =
+            Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, options)?;
+        let masses = replay.has_masses();
+        let mut figures = Figures { sequences: 1, decisions: tape.decisions(), masses, ..Figures::default() };
+        while let Some(report) = replay.step()? {
+            figures.add(report);
+        }
+        figures.seconds = begin.elapsed().as_secs_f64() + shared;
+        Ok((figures, replay.k_and_cap()))
+    }
+}
+
+/// A policy that panics fails its own rows only.
+fn guarded<T>(f: impl FnOnce() -> Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(done) => done.map_err(|e| format!("{e:#}")),
+        Err(_) => Err("a policy panicked; the message is above".to_owned()),
+    }
+}
+
+/// The policies of a cell; a replay takes drafts from its tape.
+///
+/// # Errors
+/// An unknown name, a key that its policy does not know.
+pub fn policies_of(app: &App, cell: &PlannedCell) -> Result<Policies<Cpu>> {
+    let no_drafts = || oasis_core::Error::Invariant("a replay asked a draft source".into());
+    policies::one(app, cell, Arc::new(move |_| Err(no_drafts())))
+}
+
+fn row(combination: &Combination) -> Row {
+    let typed = |axis: &str| {
+        let value = combination.choice.values.iter().find(|(a, _)| *a == axis);
+        value.map_or_else(|| "as recorded".to_owned(), |(_, v)| v.clone())
+    };
+    let Ok(cell) = &combination.cell else {
+        return Row {
+            predictor: typed("predictor"),
+            summary: typed("summary"),
+            evictor: typed("evictor"),
+            budget: typed("budget"),
+            cap: typed("cap"),
+            error: combination.cell.as_ref().err().cloned(),
+            ..Row::default()
+        };
+    };
+    let policy = |kind: &str| cell.policy(kind).map(ToString::to_string).unwrap_or_default();
+    Row {
+        mode: cell.mode.name().to_owned(),
+        predictor: policy("predictor"),
+        summary: policy("summary"),
+        evictor: policy("evictor"),
+        budget: cell.budget.map(|b| b.to_string()).unwrap_or_default(),
+        cap: cell.cap.map_or_else(|| "0".to_owned(), |c| c.to_string()),
+        ..Row::default()
+    }
+}
+
+/// Adds a sequence to its row; a row with a failure has no figures.
+fn gather(row: &mut Row, played: Played) {
+    match played {
+        Ok((figures, (k, c))) if row.error.is_none() => {
+            row.figures.get_or_insert_default().merge(&figures);
+            (row.k, row.c) = (row.k.or(Some(k)), row.c.or(Some(c)));
+        }
+        Ok(_) => {}
+        Err(error) => {
+            row.figures = None;
+            row.error.get_or_insert(error);
+        }
+    }
+}
