@@ -358,3 +358,78 @@ fn belady_evicts_what_is_used_last() {
     let decoder = Decoder::new(&mut engine, &settings(Mode::Staged, 6), &p, vec![start]);
     assert!(decoder.err().expect("refused").to_string().contains("no decode knows"));
 }
+
+/// A tape of random keys and queries: 1,024 blocks of 16 tokens, 4 layers, 2 KV heads of 64 with 4 query heads each.
+fn random_tape(steps: usize) -> Tape {
+    use rand::{RngExt, SeedableRng};
+    let geometry = oasis_core::geometry::Geometry {
+        layers: 4,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        max_positions: 1 << 20,
+        ..tiny_geometry()
+    };
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+    let mut noise = |n: usize| -> Vec<oasis_core::bf16> {
+        (0..n).map(|_| oasis_core::bf16::from_f32(rng.random::<f32>() * 4.0 - 2.0)).collect()
+    };
+    let (prompt, g) = (1024 * 16, geometry);
+    let mut tape = Tape::new(g.clone(), vec![1; prompt], 1, steps, 0);
+    tape.prompt_keys = noise(g.layers * prompt * g.kv_dim());
+    tape.prompt_queries = noise(g.layers * g.q_dim());
+    tape.row_first = (0..=steps as u32).collect();
+    (tape.tokens, tape.parents, tape.sampled) = (vec![1; steps], vec![0; steps], vec![1; steps]);
+    tape.forced = vec![NONE; steps];
+    tape.queries = noise(steps * g.layers * g.q_dim());
+    tape.keys = noise(steps * g.layers * g.kv_dim());
+    tape
+}
+
+/// Not a test of a threshold: prints decisions a second of one thread, for the notes.
+/// `cargo test --release -p oasis-tests speed -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn speed_of_a_replay() {
+    let tape = Arc::new(random_tape(1000));
+    let prefix = Arc::new(tape.prefix(&Cpu::new(1), 16).unwrap());
+    let settings = Settings {
+        block_tokens: 16,
+        budget_tokens: 16 * 66,
+        cap: Cap::Blocks(4),
+        ..settings(Mode::Staged, 66)
+    };
+    for summary in ["minmax", "mean"] {
+        let p = policies(summary, "previous-token", "lrs", "none");
+        // Decisions a second, the beginning (summaries of the prompt) not counted.
+        let timed = |name: &str, options: ReplayOptions, evictor: &str| {
+            let p = policies(summary, "previous-token", evictor, "none");
+            let mut replay =
+                Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &p, options).unwrap();
+            let start = std::time::Instant::now();
+            while replay.step().unwrap().is_some() {}
+            let seconds = start.elapsed().as_secs_f64();
+            println!(
+                "{summary:<24} {evictor:<7} {name:<18} {:>10.0} decisions/s",
+                tape.decisions() as f64 / seconds
+            );
+        };
+        let start = std::time::Instant::now();
+        let rankings = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &p, 64).unwrap();
+        let all = start.elapsed().as_secs_f64();
+        println!(
+            "{summary:<24} all of a ranking, summaries included {:>10.0} decisions/s",
+            tape.decisions() as f64 / all
+        );
+        timed("ranks for itself", ReplayOptions::default(), "lrs");
+        timed("ranks for itself", ReplayOptions::default(), "lru");
+        let rankings = Arc::new(rankings);
+        for evictor in ["lrs", "sieve", "lru"] {
+            timed(
+                "rankings known",
+                ReplayOptions { record: false, rankings: Some(rankings.clone()) },
+                evictor,
+            );
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! `oasis trace`: what a decode feeds its policies, recorded once; policies run over it without the model.
 
 mod folder;
+mod import;
 mod info;
 mod lists;
 mod playback;
@@ -29,6 +30,8 @@ pub struct Args {
 enum What {
     /// Decode the samples of a configuration in one of its cells and store what its policies were fed
     Record(Box<record::Args>),
+    /// Make a trace of shards that another program wrote
+    Import(import::Args),
     /// Say what a trace holds
     Info(info::Args),
     /// Run policies over a trace, without the model: every combination of the lists given
@@ -42,6 +45,7 @@ enum What {
 pub fn run(args: &Args, app: &crate::App) -> Result<ExitCode> {
     match &args.what {
         What::Record(args) => record::run(args, app),
+        What::Import(args) => import::run(args),
         What::Info(args) => info::run(args),
         What::Replay(args) => replay::run(args, app),
     }

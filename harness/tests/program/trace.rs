@@ -156,3 +156,98 @@ fn the_bound_is_a_replay_s_alone() {
         "{said}"
     );
 }
+
+/// The figures of a replay without its seconds.
+fn figures(place: &Place, trace_folder: &str, output: &str) -> Vec<Value> {
+    let lists =
+        ["--evictor", "lrs,lru", "--budget", "96,128", "--predictor", "previous-token,oracle", "--cap", "1"];
+    let sets = ["--summary", "minmax", "--set", "decode.window=16"];
+    let out = trace(place, &[&["replay", trace_folder, "-o", output], &lists[..], &sets].concat());
+    assert!(out.status.success(), "{}", stderr(&out));
+    let rows = json(&place.path(output).join("replay.json"))["rows"].as_array().expect("rows").clone();
+    assert_eq!(rows.len(), 8);
+    let without = |mut row: Value| {
+        row["figures"].as_object_mut().expect("figures").remove("seconds");
+        row
+    };
+    rows.into_iter().map(without).collect()
+}
+
+#[test]
+fn shards_of_another_program_become_a_trace() {
+    let place = recorded();
+    // What an exporter writes: the tensors without masses, and no trace.json.
+    std::fs::create_dir(place.path("exported")).expect("folder");
+    for name in ["00000.safetensors", "00001.safetensors"] {
+        let bytes = std::fs::read(place.path("t").join(name)).expect("shard");
+        let exported = reduced(&bytes, |tensor| !tensor.starts_with("mass"), None);
+        std::fs::write(place.path("exported").join(name), exported).expect("shard");
+    }
+    let out = trace(&place, &["import", "exported", "-o", "i", "--name", "theirs"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let info = trace(&place, &["info", "i", "--verify"]);
+    assert!(
+        stdout(&info).contains("theirs, imported") && stdout(&info).contains("verified: 2"),
+        "{}",
+        stdout(&info)
+    );
+    assert_eq!(
+        figures(&place, "t", "of-t"),
+        figures(&place, "i", "of-i"),
+        "an import replays as the recording does"
+    );
+    let refused = |fragments: &[&str]| {
+        let out = trace(&place, &["import", "exported", "-o", "j"]);
+        let said = stderr(&out);
+        assert!(!out.status.success(), "{fragments:?}: accepted");
+        fragments.iter().for_each(|f| assert!(said.contains(f), "`{f}` is not in:\n{said}"));
+        assert!(!said.contains("panicked") && !place.path("j").exists(), "{said}");
+    };
+    refused_after(
+        &place,
+        &|bytes| reduced(bytes, |t| t != "queries", None),
+        &refused,
+        &["no tensor `queries`"],
+    );
+    refused_after(&place, &|bytes| reduced(bytes, |_| true, Some("seed")), &refused, &["`seed`"]);
+    refused_after(
+        &place,
+        &|bytes| reduced(bytes, |_| true, Some("oasis_trace")),
+        &refused,
+        &["`oasis_trace`"],
+    );
+    refused_after(
+        &place,
+        &|bytes| bytes[..bytes.len() / 2].to_vec(),
+        &refused,
+        &["00001.safetensors", "no shard"],
+    );
+    std::fs::remove_dir_all(place.path("exported")).expect("folder");
+    refused(&["exported"]);
+    std::fs::create_dir(place.path("exported")).expect("folder");
+    refused(&["no *.safetensors", "export_trace.py"]);
+}
+
+/// Spoils the second shard, imports, and puts it back.
+fn refused_after(
+    place: &Place,
+    spoil: &dyn Fn(&[u8]) -> Vec<u8>,
+    refused: &dyn Fn(&[&str]),
+    fragments: &[&str],
+) {
+    let path = place.path("exported/00001.safetensors");
+    let whole = std::fs::read(&path).expect("shard");
+    std::fs::write(&path, spoil(&whole)).expect("shard");
+    refused(fragments);
+    std::fs::write(&path, whole).expect("shard");
+}
+
+/// A safetensors file with some of its tensors, and its metadata without one key.
+fn reduced(bytes: &[u8], keep: impl Fn(&str) -> bool, without: Option<&str>) -> Vec<u8> {
+    let (_, header) = safetensors::SafeTensors::read_metadata(bytes).expect("header");
+    let mut meta = header.metadata().clone().expect("metadata");
+    without.map(|key| meta.remove(key));
+    let all = safetensors::SafeTensors::deserialize(bytes).expect("tensors");
+    let kept: Vec<_> = all.tensors().into_iter().filter(|(name, _)| keep(name)).collect();
+    safetensors::serialize(kept, Some(meta)).expect("file")
+}
