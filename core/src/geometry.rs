@@ -1,11 +1,12 @@
 //! Sizes, by name. No code reads a size off a tensor's shape.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The part of a model's attention and MLP that one process owns.
 ///
 /// KV heads divide among `world.size` devices; one device is world 1.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Geometry {
     /// Transformer layers.
     pub layers: usize,
@@ -28,7 +29,7 @@ pub struct Geometry {
 }
 
 /// Rank and size of a tensor-parallel group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct World {
     /// This process.
     pub rank: usize,

@@ -3,10 +3,11 @@
 use crate::geometry::Geometry;
 use crate::ops::Memory;
 use half::bf16;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The families whose layers the loop can run. They differ in two flags only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     /// Llama 2 and 3, SmolLM2.

@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use std::fmt;
 
 /// Bytes of one kind of array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct PoolBytes {
     /// What it holds.
     pub name: &'static str,
@@ -19,7 +19,7 @@ pub struct PoolBytes {
 }
 
 /// What one decode will hold beside the weights.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct MemoryPlan {
     /// Kind by kind.
     pub pools: Vec<PoolBytes>,

@@ -1,5 +1,6 @@
 //! What a step measured. Sums, never means: whoever reports divides.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Counters of one layer of one sequence in one step, summed over its KV heads.
@@ -30,7 +31,7 @@ pub struct LayerStats {
 }
 
 /// Comparison with the truth of one layer of one sequence in one step; sums over KV heads (or heads), with counts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditStats {
     /// Σ |P ∩ T| / min(K, n): T = the K best blocks by the same summary with the true query.
     pub agreement: f64,

@@ -1,7 +1,7 @@
 //! The command line: one module a command.
 
 use crate::app::App;
-use crate::{bench, check, doctor, fetch, list, report, run, scaffold, show, sweep, trace};
+use crate::{bench, check, doctor, export, fetch, list, report, run, scaffold, show, sweep, trace};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -29,6 +29,8 @@ enum Command {
     Trace(trace::Args),
     /// Render the report of a run folder again
     Report(report::Args),
+    /// Give the records of a run as CSV, or the JSON Schemas of all records
+    Export(export::Args),
     /// List summaries, evictors, predictors, drafts, tasks and models
     List(list::Args),
     /// Describe one of them
@@ -60,6 +62,7 @@ pub fn run<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(args: I, app: &
         Command::Bench(args) => bench::run(args, app),
         Command::Trace(args) => trace::run(args, app),
         Command::Report(args) => report::run(args, app),
+        Command::Export(args) => export::run(args, app),
         Command::List(args) => list::run(args, app),
         Command::Show(args) => show::run(args, app),
         Command::Check(args) => check::run(args, app),

@@ -15,6 +15,7 @@ pub mod bench;
 pub mod check;
 mod cli;
 pub mod doctor;
+pub mod export;
 pub mod fetch;
 mod files;
 pub mod list;

@@ -13,6 +13,7 @@ pub use environment::{CodeRecord, Environment};
 pub use sweep::{KeyValues, Shard, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
 pub use unit::{Counters, DraftSums, FidelitySums, LayerRecord, Outcome, SampleRecord, TimingRecord};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// How far a run came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Status {
     /// Every planned (sample, cell) was decoded.
@@ -32,7 +33,7 @@ pub enum Status {
 }
 
 /// One number with everything that is needed to read it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metric {
     /// The mean (or the percentile that the name says).
     pub value: f64,
@@ -50,7 +51,7 @@ pub struct Metric {
 pub type Metrics = BTreeMap<String, Metric>;
 
 /// `results.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Results {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
@@ -91,7 +92,7 @@ pub struct Results {
 }
 
 /// The model of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelRecord {
     /// As configured: `nano`, `smollm2`, a path or `org/name`.
     pub name: String,
@@ -116,7 +117,7 @@ pub struct ModelRecord {
 }
 
 /// A task of a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskRecord {
     /// Unique in the run.
     pub label: String,
@@ -141,7 +142,7 @@ pub struct TaskRecord {
 }
 
 /// A cell of a run: one way of decoding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellRecord {
     /// Unique in the run.
     pub label: String,
@@ -189,7 +190,7 @@ pub struct CellRecord {
 }
 
 /// Results of one cell on one task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RowRecord {
     /// [`CellRecord::label`].
     pub cell: String,
@@ -213,7 +214,7 @@ pub struct RowRecord {
 }
 
 /// Traffic of one step, all layers and KV heads together, mean over the samples that came so far.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepPoint {
     /// Step, from 1.
     pub step: u32,
@@ -226,7 +227,7 @@ pub struct StepPoint {
 }
 
 /// Outcome of an invariant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// It held.
@@ -240,7 +241,7 @@ pub enum Verdict {
 }
 
 /// An invariant that the run checked.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Invariant {
     /// What should hold.
     pub name: String,
@@ -251,7 +252,7 @@ pub struct Invariant {
 }
 
 /// A (sample, cell) that failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
     /// [`SampleRecord::sample`].
     pub sample: String,
@@ -262,7 +263,7 @@ pub struct Failure {
 }
 
 /// What depends on the machine.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// Seconds of the run, all sittings together.
     pub wall_s: f64,
@@ -283,7 +284,7 @@ pub struct Machine {
 }
 
 /// Times of a cell on a task.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimingRow {
     /// Cell.
     pub cell: String,
@@ -294,7 +295,7 @@ pub struct TimingRow {
 }
 
 /// Memory of a cell: the largest over its samples.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryRow {
     /// Cell.
     pub cell: String,
@@ -305,7 +306,7 @@ pub struct MemoryRow {
 }
 
 /// One planned pool of memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolRecord {
     /// Its name.
     pub name: String,

@@ -11,13 +11,14 @@ use oasis_core::geometry::{BlockShape, Geometry};
 use oasis_core::plan::SeqLength;
 use oasis_core::policy::Summary;
 use oasis_core::settings::{Mode, Settings};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What the background chain of a layer costs a step that has nothing to hide it under, in seconds: some six short kernels.
 const CHAIN_SECONDS: f64 = 4e-6;
 
 /// A choice and its reasons.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Choice {
     /// `dense` or `staged`.
     pub mode: &'static str,

@@ -1,10 +1,11 @@
 //! Clocks of a GPU, if `nvidia-smi` answers.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::process::{Child, Command, Stdio};
 
 /// As `nvidia-smi` says.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Clocks {
     /// Multiprocessors, MHz.
     pub sm_mhz: f64,

@@ -1,9 +1,10 @@
 //! Step time over context: a straight line through the medians.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// `ms = constant + slope · context / 1024`, least squares.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Fit {
     /// Which rows.
     pub name: String,

@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use oasis_core::Error;
 use oasis_core::plan::MemoryPlan;
 use oasis_kernels::Room;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -40,7 +41,7 @@ impl GibLimits {
 }
 
 /// Bytes that may be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Limits {
     /// Of device memory, what the backend holds already included.
     pub device: u64,
@@ -65,7 +66,7 @@ impl Limits {
 }
 
 /// All memory of a decode.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Need {
     /// What the backend holds before the model (workspaces).
     pub backend: u64,

@@ -4,13 +4,14 @@ use super::limits::{Limits, Need};
 use crate::record::Environment;
 use oasis_core::geometry::Geometry;
 use oasis_core::model::Family;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Version of the records' layout.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// A benchmark of decode steps.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct DecodeRecord {
     /// See [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -39,7 +40,7 @@ pub struct DecodeRecord {
 }
 
 /// The model of a benchmark.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct ModelRecord {
     /// Name.
     pub name: String,
@@ -60,7 +61,7 @@ pub struct ModelRecord {
 }
 
 /// Bytes a second.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct BandwidthRecord {
     /// Streaming read of device memory.
     pub device_read: f64,
@@ -82,7 +83,7 @@ impl From<oasis_kernels::Bandwidths> for BandwidthRecord {
 }
 
 /// One way of decoding at one batch and context.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Row {
     /// Mode that ran.
     pub mode: String,
@@ -109,7 +110,7 @@ pub struct Row {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// Measured.
@@ -121,7 +122,7 @@ pub enum Outcome {
 }
 
 /// Measured.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Timing {
     /// Times of the timed steps, in milliseconds.
     pub step_ms: Quantiles,
@@ -150,7 +151,7 @@ pub struct Timing {
 }
 
 /// In milliseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct Quantiles {
     /// Median.
     pub p50: f64,
@@ -165,7 +166,7 @@ pub struct Quantiles {
 }
 
 /// Bytes that a step reads or moves.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
 pub struct StepBytes {
     /// Weights.
     pub weights: f64,
@@ -178,7 +179,7 @@ pub struct StepBytes {
 }
 
 /// Blocks of a step, means over the timed steps.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
 pub struct StepBlocks {
     /// Selected.
     pub wanted: f64,
@@ -197,7 +198,7 @@ pub struct StepBlocks {
 }
 
 /// Means over the probed steps, in milliseconds.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct Transfer {
     /// The pass.
     pub device_ms: f64,
@@ -214,7 +215,7 @@ pub struct Transfer {
 }
 
 /// A benchmark of single ops.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct OpsRecord {
     /// See [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -235,7 +236,7 @@ pub struct OpsRecord {
 }
 
 /// One op at one size.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct OpRow {
     /// The op.
     pub op: &'static str,

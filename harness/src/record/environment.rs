@@ -1,10 +1,11 @@
 //! Where, when and with which code a run took place.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `env.json`: where and when the run took place. Part of no comparison.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Environment {
     /// Version of Oasis.
     pub version: String,
@@ -29,7 +30,7 @@ pub struct Environment {
 }
 
 /// Which code a program was built from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeRecord {
     /// Commit of the checkout that it was built in; none from a tarball.
     pub commit: Option<String>,

@@ -1,6 +1,7 @@
 //! The records of a sweep: its plan (`sweep.json`) and its results (`results.json` beside it).
 
 use super::{Results, Status};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::str::FromStr;
 pub type KeyValues = BTreeMap<String, toml::Value>;
 
 /// `sweep.json`: what a sweep runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepPlan {
     /// [`super::SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
@@ -29,7 +30,7 @@ pub struct SweepPlan {
 }
 
 /// One of the shards of a sweep, written `i/n`, i from 1: it has the cells whose number leaves i − 1 when divided by n.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Shard {
     /// i.
@@ -78,20 +79,22 @@ impl FromStr for Shard {
 }
 
 /// Keys that advance together.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepAxis {
     /// Dotted keys.
     pub keys: Vec<String>,
     /// Values at each place, one a key.
+    #[schemars(with = "Vec<Vec<serde_json::Value>>")]
     pub values: Vec<Vec<toml::Value>>,
 }
 
 /// One run of a sweep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRunPlan {
     /// Its name: the sweep's, with the values where there are several runs.
     pub name: String,
     /// Values of keys that are not of cells.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub values: KeyValues,
     /// Its folder below the sweep's; none where it can't be set up.
     pub fingerprint: Option<String>,
@@ -104,7 +107,7 @@ pub struct SweepRunPlan {
 }
 
 /// One cell of a run of a sweep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepCell {
     /// Number in the sweep, from 0: shard i of n has those of which n leaves the rest i − 1.
     pub index: usize,
@@ -113,11 +116,12 @@ pub struct SweepCell {
     /// Hash of all that decides its results: the same in every sweep that measures the same.
     pub fingerprint: Option<String>,
     /// Keys of decoding that the sweep sets in it.
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub values: KeyValues,
 }
 
 /// `results.json` of a sweep.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepResults {
     /// [`super::SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
@@ -138,11 +142,12 @@ pub struct SweepResults {
 }
 
 /// What a run of a sweep came to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SweepRun {
     /// [`SweepRunPlan::name`].
     pub name: String,
     /// [`SweepRunPlan::values`].
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub values: KeyValues,
     /// Why it could not be set up.
     pub error: Option<String>,

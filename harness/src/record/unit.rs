@@ -2,10 +2,11 @@
 
 use super::PoolRecord;
 use oasis_core::stats::{AuditStats, LayerStats};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Sums over layers, KV heads and steps.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counters {
     /// |P|.
     pub wanted: u64,
@@ -60,7 +61,7 @@ impl Counters {
 }
 
 /// What became of a (sample, cell).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// Decoded.
@@ -70,7 +71,7 @@ pub enum Outcome {
 }
 
 /// One line of `samples.jsonl`: one sample decoded by one cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SampleRecord {
     /// Task label and index, unique in the run.
     pub sample: String,
@@ -117,7 +118,7 @@ pub struct SampleRecord {
 }
 
 /// Fate of drafts, summed over steps.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DraftSums {
     /// Steps that had at least one draft row.
     pub drafted: u64,
@@ -132,7 +133,7 @@ pub struct DraftSums {
 }
 
 /// Distance from dense decoding on the same prefix, summed over positions.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FidelitySums {
     /// Positions.
     pub positions: u64,
@@ -147,7 +148,7 @@ pub struct FidelitySums {
 }
 
 /// One line of `layers.jsonl`: one layer of a (sample, cell), summed over steps and KV heads.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LayerRecord {
     /// As in [`SampleRecord`].
     pub sample: String,
@@ -172,7 +173,7 @@ pub struct LayerRecord {
 }
 
 /// One line of `timings.jsonl`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimingRecord {
     /// As in [`SampleRecord`].
     pub sample: String,

@@ -6,6 +6,7 @@ use crate::record::CodeRecord;
 use crate::run::samples::hex;
 use anyhow::{Context, Result, bail};
 use oasis_core::geometry::Geometry;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -19,7 +20,7 @@ pub const HEADER: &str = "trace.json";
 pub const DECODE: &str = "decode.toml";
 
 /// Where a trace comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// A decode of this program.
@@ -29,7 +30,7 @@ pub enum Origin {
 }
 
 /// The cell that was recorded.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Recorded {
     /// Its label.
     pub cell: String,
@@ -42,7 +43,7 @@ pub struct Recorded {
 }
 
 /// One file of the folder.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ShardHeader {
     /// Its name.
     pub file: String,
@@ -61,7 +62,7 @@ pub struct ShardHeader {
 }
 
 /// `trace.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Header {
     /// See [`SCHEMA_VERSION`].
     pub schema_version: u32,

@@ -3,10 +3,11 @@
 use super::folder::Recorded;
 use crate::record::{Counters, Environment};
 use oasis_core::stats::{AuditStats, StepReport};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// `replay.json`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Record {
     /// Version of this file's layout.
     pub schema_version: u32,
@@ -29,7 +30,7 @@ pub struct Record {
 }
 
 /// One combination.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Row {
     /// Mode of the loop.
     pub mode: String,
@@ -54,7 +55,7 @@ pub struct Row {
 }
 
 /// Sums over sequences, steps, layers and KV heads, and the ratios that reports show.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Figures {
     /// Sequences.
     pub sequences: usize,

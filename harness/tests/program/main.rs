@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod killed;
 mod run;
+mod schema;
 mod support;
 mod sweep;
 mod trace;
