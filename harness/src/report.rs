@@ -4,6 +4,7 @@ pub mod grid;
 pub mod markdown;
 pub mod metric;
 pub mod plot;
+pub mod sweep;
 pub mod tables;
 pub mod terminal;
 pub mod units;
@@ -24,7 +25,7 @@ pub const WIDTH: u16 = 120;
 /// Arguments of `oasis report`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Folder of a run: the one with `results.json`
+    /// Folder of a run or a sweep: the one with `results.json`
     dir: PathBuf,
     /// Print the report, write nothing
     #[arg(long)]
@@ -35,6 +36,9 @@ pub struct Args {
 ///
 /// The exit code says whether the run can be believed: not 0 if it is not complete or an invariant is violated.
 pub fn run(args: &Args, _app: &crate::App) -> Result<ExitCode> {
+    if args.dir.join("sweep.json").is_file() {
+        return of_sweep(args);
+    }
     let records = Records::open(&args.dir)?;
     say(&terminal::render(&records.results, WIDTH))?;
     if !args.no_write {
@@ -42,6 +46,16 @@ pub fn run(args: &Args, _app: &crate::App) -> Result<ExitCode> {
         say(&format!("report: {}\n", report.display()))?;
     }
     Ok(verdict(&records.results))
+}
+
+fn of_sweep(args: &Args) -> Result<ExitCode> {
+    let records = sweep::SweepRecords::open(&args.dir)?;
+    say(&terminal::sweep(&records.plan, &records.results))?;
+    if !args.no_write {
+        let report = records.write(&args.dir)?;
+        say(&format!("report: {}\n", report.display()))?;
+    }
+    Ok(sweep_verdict(&records.plan, &records.results))
 }
 
 /// Prints to stdout. A reader that has seen enough (`| head`) is no error.
@@ -106,24 +120,31 @@ impl Records {
         })
     }
 
-    /// Writes `report.md` and its plots into `dir`; gives the path of the report.
+    /// Writes `report.md` with its plots, and `report.html` with all of it in one file; gives the path of the first.
     ///
     /// # Errors
     /// The folder is not writable, the disk is full.
     pub fn write(&self, dir: &Path) -> Result<PathBuf> {
         let plots = plot::all(&view::View::new(&self.results))?;
-        for plot in &plots {
-            let path = dir.join(plot.file);
-            let folder = path.parent().unwrap_or(dir);
-            fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
-            write_whole(&path, plot.svg.as_bytes())?;
-        }
-        let text =
-            markdown::render(&self.results, self.environment.as_ref(), self.config.as_deref(), &plots)?;
-        let path = dir.join("report.md");
-        write_whole(&path, text.as_bytes())?;
-        Ok(path)
+        let (env, config) = (self.environment.as_ref(), self.config.as_deref());
+        let text = markdown::render(&self.results, env, config, &plots)?;
+        let page = markdown::render_html(&self.results, env, config, &plots)?;
+        write_pages(dir, &plots, &text, &page)
     }
+}
+
+/// Writes plots, `report.md` and `report.html`; gives the path of the Markdown.
+pub(crate) fn write_pages(dir: &Path, plots: &[plot::Plot], markdown: &str, html: &str) -> Result<PathBuf> {
+    for plot in plots {
+        let path = dir.join(plot.file);
+        let folder = path.parent().unwrap_or(dir);
+        fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+        write_whole(&path, plot.svg.as_bytes())?;
+    }
+    write_whole(&dir.join("report.html"), html.as_bytes())?;
+    let path = dir.join("report.md");
+    write_whole(&path, markdown.as_bytes())?;
+    Ok(path)
 }
 
 #[derive(serde::Deserialize)]

@@ -49,7 +49,7 @@ fn a_report_is_written_with_all_its_plots_and_twice_the_same() {
     let report = r.write(temp.path()).unwrap();
     let first = std::fs::read_to_string(&report).unwrap();
     let links: Vec<&str> = first.split("](").skip(1).filter_map(|s| s.split(')').next()).collect();
-    assert_eq!(links.len(), 6);
+    assert_eq!(links.len(), 8);
     for link in links {
         let svg = std::fs::read_to_string(temp.path().join(link)).unwrap();
         assert!(svg.starts_with("<svg") && svg.contains("</svg>"), "{link}");
@@ -57,6 +57,39 @@ fn a_report_is_written_with_all_its_plots_and_twice_the_same() {
     }
     r.write(temp.path()).unwrap();
     assert_eq!(std::fs::read_to_string(&report).unwrap(), first);
+}
+
+#[test]
+fn report_html_is_one_file_with_everything_in_it_and_nothing_from_elsewhere() {
+    let mut r = records();
+    r.results.failures.push(oasis::record::Failure {
+        sample: "kv-0".into(),
+        cell: "a <b> & `c`".into(),
+        error: "<script>alert(1)</script>".into(),
+    });
+    let plots = plot::all(&View::new(&r.results)).unwrap();
+    let page =
+        markdown::render_html(&r.results, r.environment.as_ref(), r.config.as_deref(), &plots).unwrap();
+    assert_eq!(page.matches("<svg").count(), plots.len());
+    for title in ["Quality against cost", "Agreement by layer and cell", "Accuracy against budget"] {
+        assert!(page.contains(title), "{title}");
+    }
+    let elsewhere = page.replace("http://www.w3.org/2000/svg", "");
+    for loads in ["http://", "https://", "src=", "<script", "<link", "@import", "url("] {
+        assert!(!elsewhere.contains(loads), "{loads}");
+    }
+    assert!(page.contains("a &lt;b&gt; &amp; `c`: &lt;script&gt;"), "text is not escaped");
+    // The same figures as in the Markdown.
+    let text = markdown::render(&r.results, r.environment.as_ref(), None, &plots).unwrap();
+    let figures = |line: &str| {
+        line.split('|').map(|c| c.trim().to_owned()).filter(|c| c.contains('±')).collect::<Vec<_>>()
+    };
+    let all: Vec<String> = text.lines().flat_map(figures).collect();
+    assert!(all.len() > 10 && all.iter().all(|f| page.contains(&format!(">{f}</td>"))), "{all:?}");
+    assert_eq!(page.matches("<table").count(), page.matches("</table>").count());
+    let temp = tempfile::tempdir().unwrap();
+    r.write(temp.path()).unwrap();
+    assert_eq!(std::fs::read_to_string(temp.path().join("report.html")).unwrap(), page);
 }
 
 #[test]

@@ -68,6 +68,23 @@ impl Grid {
         lines.join("\n") + "\n"
     }
 
+    /// As an HTML table.
+    pub fn html(&self) -> String {
+        let row = |tag: &str, of: &dyn Fn(&Column) -> String| {
+            let cells = self.columns.iter().map(|c| {
+                let class = if c.left { "" } else { " class=\"n\"" };
+                format!("<{tag}{class}>{}</{tag}>", escaped(&of(c)))
+            });
+            format!("<tr>{}</tr>\n", cells.collect::<String>())
+        };
+        let rows = self.columns.first().map_or(0, |c| c.cells.len());
+        let text =
+            |c: &Column, r: usize| c.cells.get(r).cloned().flatten().unwrap_or_else(|| EMPTY.to_owned());
+        let head = row("th", &|c| c.title.replace("-\n", "").replace('\n', " "));
+        let body: String = (0..rows).map(|r| row("td", &|c| text(c, r))).collect();
+        format!("<table>\n<thead>{head}</thead>\n<tbody>{body}</tbody>\n</table>\n")
+    }
+
     fn rule(&self, plain: &str) -> String {
         let parts: Vec<&str> = plain.trim_matches('|').split('|').collect();
         let ruled = parts.iter().zip(&self.columns).map(|(part, column)| {
@@ -87,6 +104,11 @@ impl Grid {
             }));
         }
     }
+}
+
+/// Text that HTML takes for nothing else.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 fn aligned(text: String, left: bool) -> Cell {

@@ -1,5 +1,6 @@
-//! `report.md`.
+//! `report.md` and `report.html`: one set of values, two templates.
 
+use super::grid::{self, Grid};
 use super::plot::Plot;
 use super::tables::{self, short_hash};
 use super::view::View;
@@ -8,7 +9,74 @@ use crate::record::{Environment, Results};
 use anyhow::{Context, Result};
 use minijinja::{context, syntax::SyntaxConfig, value::Value};
 
-const TEMPLATE: &str = include_str!("report.md.jinja");
+const MARKDOWN: &str = include_str!("report.md.jinja");
+const HTML: &str = include_str!("report.html.jinja");
+/// Heading, style and foot of every page.
+const PAGE: &str = include_str!("page.html.jinja");
+
+/// What a report is written as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// Markdown with links to the plots beside it.
+    Markdown,
+    /// One HTML file with the plots in it; nothing is loaded from anywhere.
+    Html,
+}
+
+impl Page {
+    /// A table.
+    pub fn table(self, grid: &Grid) -> Value {
+        match self {
+            Self::Markdown => Value::from(grid.markdown()),
+            Self::Html => Value::from_safe_string(grid.html()),
+        }
+    }
+
+    /// A sentence: in HTML, words between backticks become code.
+    fn sentence(self, text: &str) -> Value {
+        match self {
+            Self::Markdown => Value::from(text),
+            Self::Html => {
+                let parts = text.split('`').enumerate().map(|(i, part)| match (i % 2, grid::escaped(part)) {
+                    (0, part) => part,
+                    (_, part) => format!("<code>{part}</code>"),
+                });
+                Value::from_safe_string(parts.collect())
+            }
+        }
+    }
+
+    /// Sentences.
+    pub fn sentences(self, texts: &[String]) -> Vec<Value> {
+        texts.iter().map(|t| self.sentence(t)).collect()
+    }
+
+    /// Plots: linked in Markdown, whole in HTML.
+    pub fn plots(self, plots: &[Plot]) -> Vec<Value> {
+        let plot = |p: &Plot| {
+            let svg = Value::from_safe_string(if self == Self::Html { p.svg.clone() } else { String::new() });
+            context! { title => p.title, file => p.file, caption => p.caption.as_str(), svg }
+        };
+        plots.iter().map(plot).collect()
+    }
+
+    /// Renders one of the built-in templates; in HTML all that is no table, plot or sentence is escaped.
+    ///
+    /// # Errors
+    /// The template is broken.
+    pub fn render(self, name: &'static str, template: &'static str, values: Value) -> Result<String> {
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .keep_trailing_newline(true)
+            .build()?;
+        let mut engine = minijinja::Environment::new();
+        engine.set_syntax(syntax);
+        engine.add_template("page.html", PAGE).context("page.html.jinja is broken")?;
+        engine.add_template(name, template).with_context(|| format!("{name}.jinja is broken"))?;
+        engine.get_template(name)?.render(values).with_context(|| format!("{name}.jinja is broken"))
+    }
+}
 
 /// The report as Markdown, with links to `plots` beside it.
 ///
@@ -22,15 +90,34 @@ pub fn render(
     config: Option<&str>,
     plots: &[Plot],
 ) -> Result<String> {
+    Page::Markdown.render("report.md", MARKDOWN, values(Page::Markdown, results, env, config, plots))
+}
+
+/// The same as one HTML page with the plots in it.
+///
+/// # Errors
+/// Only if the built-in template is broken.
+pub fn render_html(
+    results: &Results,
+    env: Option<&Environment>,
+    config: Option<&str>,
+    plots: &[Plot],
+) -> Result<String> {
+    Page::Html.render("report.html", HTML, values(Page::Html, results, env, config, plots))
+}
+
+fn values(
+    page: Page,
+    results: &Results,
+    env: Option<&Environment>,
+    config: Option<&str>,
+    plots: &[Plot],
+) -> Value {
     let view = View::new(results);
-    let shown = |grid: Option<super::grid::Grid>| grid.map(|g| g.markdown());
+    let shown = |grid: Option<Grid>| grid.map(|g| page.table(&g));
     let failures: Vec<String> =
         results.failures.iter().map(|f| format!("{} in {}: {}", f.sample, f.cell, f.error)).collect();
-    let links: Vec<Value> = plots
-        .iter()
-        .map(|p| context! { title => p.title, file => p.file, caption => p.caption.as_str() })
-        .collect();
-    let values = context! {
+    context! {
         name => results.name.as_str(),
         status => terminal::status(results.status),
         n_done => results.n_done,
@@ -38,37 +125,32 @@ pub fn render(
         n_failed => results.n_failed,
         model => Value::from(minijinja::value::Serde(&results.model)),
         protocol => results.protocol.as_str(),
-        protocol_text => protocol(&results.protocol),
+        protocol_text => page.sentence(protocol(&results.protocol)),
         seed => results.seed,
         repeats => results.repeats,
         fingerprint => results.fingerprint.as_str(),
-        invariants => tables::invariants(&results.invariants),
-        warnings => tables::warnings(&results.warnings, true),
-        main => tables::main(&view, 3).markdown(),
+        invariants => page.sentences(&tables::invariants(&results.invariants)),
+        warnings => page.sentences(&tables::warnings(&results.warnings, true)),
+        main => page.table(&tables::main(&view, 3)),
         by_task => shown(tables::by_task(&view, 3)),
-        notes => tables::footnotes(&view),
-        plots => links,
-        definitions => definitions(),
-        tasks => tables::tasks(&view).markdown(),
-        configuration => tables::configuration(&view).markdown(),
+        notes => page.sentences(&tables::footnotes(&view)),
+        plots => page.plots(plots),
+        definitions => definitions(page),
+        tasks => page.table(&tables::tasks(&view)),
+        configuration => page.table(&tables::configuration(&view)),
         times => shown(tables::times(&view)),
         memory => shown(tables::memory(&view)),
-        failures => failures,
-        environment => environment(results, env),
+        failures,
+        environment => environment(page, results, env),
         config => config.map(str::trim_end),
-    };
-    let syntax =
-        SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build()?;
-    let mut engine = minijinja::Environment::new();
-    engine.set_syntax(syntax);
-    engine.add_template("report.md", TEMPLATE).context("report.md.jinja is broken")?;
-    engine.get_template("report.md")?.render(values).context("report.md.jinja is broken")
+    }
 }
 
-fn definitions() -> Vec<Value> {
+fn definitions(page: Page) -> Vec<Value> {
+    let bars = if page == Page::Markdown { "\\|" } else { "|" };
     metric::DEFINITIONS
         .iter()
-        .map(|(name, title, text)| context! { name => *name, title => *title, text => text.replace('|', "\\|") })
+        .map(|(name, title, text)| context! { name => *name, title => *title, text => text.replace('|', bars) })
         .collect()
 }
 
@@ -82,7 +164,7 @@ fn protocol(name: &str) -> &'static str {
     }
 }
 
-fn environment(results: &Results, env: Option<&Environment>) -> Vec<(String, String)> {
+fn environment(page: Page, results: &Results, env: Option<&Environment>) -> Vec<(String, Value)> {
     let mut rows: Vec<(&str, String)> = Vec::new();
     if let Some(e) = env {
         let commit = e.code.commit.as_deref().map_or("none (no repository)".to_owned(), short_hash);
@@ -109,5 +191,5 @@ fn environment(results: &Results, env: Option<&Environment>) -> Vec<(String, Str
         rows.push(("workers", format!("{} of {} thread(s)", machine.jobs, machine.threads)));
         rows.push(("time", units::seconds(machine.wall_s)));
     }
-    rows.into_iter().map(|(k, v)| (k.to_owned(), v.replace('|', "/"))).collect()
+    rows.into_iter().map(|(k, v)| (k.to_owned(), page.sentence(&v.replace('|', "/")))).collect()
 }

@@ -1,7 +1,10 @@
 //! The plots of a report, as SVG.
 
 pub(crate) mod axis;
+pub(crate) mod curves;
 pub(crate) mod draw;
+mod heat;
+pub(crate) mod pareto;
 mod style;
 
 use super::metric;
@@ -47,6 +50,8 @@ pub fn all(view: &View<'_>) -> Result<Vec<Plot>> {
     for (name, title, y, file) in layered {
         plots.extend(by_layer(view, name, title, y, file)?);
     }
+    plots.extend(heat::layers(view)?);
+    plots.extend(pareto::plot(&[("", view)])?);
     plots.extend(accuracy_by_budget(view)?);
     plots.extend(kl_by_budget(view)?);
     plots.extend(bytes_by_step(view)?);

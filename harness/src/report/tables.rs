@@ -203,7 +203,8 @@ pub fn speed(view: &View<'_>) -> Option<Grid> {
     Some(grid)
 }
 
-fn speed_of(view: &View<'_>, line: &Line<'_>, name: &str) -> Option<f64> {
+/// A time of a line, mean over the tasks that have it.
+pub fn speed_of(view: &View<'_>, line: &Line<'_>, name: &str) -> Option<f64> {
     let rows = view.results.machine.rows.iter().filter(|r| r.cell == line.cell.label);
     let values: Vec<f64> = rows.filter_map(|r| r.metrics.get(name)).map(|m| m.value).collect();
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)

@@ -37,38 +37,32 @@ pub fn render(results: &Results, width: u16) -> String {
     out
 }
 
-/// What came of a sweep: one line a run if there are several, then all together.
+/// What came of a sweep: the table of its only run, or one line for each of several; then all together.
 pub fn sweep(plan: &SweepPlan, results: &SweepResults) -> String {
-    let mut out = String::new();
-    if let Some(shard) = &plan.shard {
-        let (n, own) = (results.n_done + results.n_failed, plan.all_own());
-        out += &format!("shard {shard}: {n} of its {own} decodes; `oasis merge` joins all shards\n");
-    }
+    let mut out = match &results.runs[..] {
+        [run] => run.results.as_ref().map(|r| render(r, super::WIDTH)).unwrap_or_default(),
+        _ => String::new(),
+    };
     for (run, planned) in results.runs.iter().zip(&plan.runs) {
+        let n = planned.n_planned;
         out += &match (&run.results, &run.error) {
             (Some(r), _) if results.runs.len() > 1 => {
-                format!(
-                    "{} · {} ({} of {} decodes, {} failed)\n",
-                    run.name,
-                    status(r.status),
-                    r.n_done,
-                    r.n_planned,
-                    r.n_failed
-                )
+                let (done, failed) = (r.n_done, r.n_failed);
+                format!("{} · {} ({done} of {n} decodes, {failed} failed)\n", run.name, status(r.status))
             }
             (Some(_), _) => String::new(),
-            (None, Some(error)) => {
-                format!("{} · FAILED ({} decodes): {error}\n", run.name, planned.n_planned)
-            }
-            (None, None) => format!("{} · not begun ({} decodes)\n", run.name, planned.n_planned),
+            (None, Some(error)) => format!("{} · FAILED ({n} decodes): {error}\n", run.name),
+            (None, None) => format!("{} · not begun ({n} decodes)\n", run.name),
         };
     }
     let (done, of, failed) = (results.n_done, results.n_planned, results.n_failed);
-    out + &format!(
-        "sweep {} · {} ({done} of {of} decodes, {failed} failed)\n",
-        results.name,
-        status(results.status)
-    )
+    let state = status(results.status);
+    out += &format!("sweep {} · {state} ({done} of {of} decodes, {failed} failed)\n", results.name);
+    if let Some(shard) = &plan.shard {
+        let (n, own) = (done + failed, plan.all_own());
+        out += &format!("shard {shard}: {n} of its {own} decodes; `oasis merge` joins all shards\n");
+    }
+    out
 }
 
 /// A sentence in as many lines as it needs, the later ones two columns further in.

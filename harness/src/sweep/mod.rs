@@ -147,13 +147,10 @@ fn open(root: &Path, plan: &SweepPlan, existing: Existing) -> Result<RunDir> {
     Ok(dir)
 }
 
-/// Says what came of a sweep: the table of its only run, or a line for each of several.
+/// Says what came of a sweep and writes its report.
 fn finish(dir: &Path, plan: &SweepPlan, results: &SweepResults) -> Result<()> {
-    if let [run] = &results.runs[..]
-        && let Some(results) = &run.results
-    {
-        report::say(&report::terminal::render(results, report::WIDTH))?;
-    }
     report::say(&report::terminal::sweep(plan, results))?;
-    report::say(&format!("records: {}\n", dir.display()))
+    let records = report::sweep::SweepRecords { plan: plan.clone(), results: results.clone() };
+    let written = records.write(dir)?;
+    report::say(&format!("records: {}\nreport:  {}\n", dir.display(), written.display()))
 }

@@ -99,6 +99,22 @@ fn axes_beyond_cells_are_runs_and_a_cell_is_known_wherever_it_is_measured() {
     let again = Place::new(&swept(axes));
     succeed(&again, &["-o", "a", "--jobs", "5"]);
     assert_eq!(stable(&again.only_run("a")), stable(&folder));
+    // Its report has every run and axis, and is made of its records alone.
+    let page = std::fs::read_to_string(folder.join("report.html")).expect("report");
+    for part in
+        ["Axes of the sweep", "run.seed", "decode.budget &amp; decode.window", "small, run.seed=3", "<svg"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("<script"));
+    let markdown = std::fs::read(folder.join("report.md")).expect("report");
+    std::fs::remove_file(folder.join("report.md")).expect("removed");
+    let out = place.oasis(&["report", &folder.to_string_lossy()]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert!(std::fs::read(folder.join("report.md")).expect("report") == markdown);
+    for run in 0..2 {
+        assert!(run_folder(&folder, run).join("report.html").is_file());
+    }
     // The same cell in another sweep under another name.
     let other = Place::new(
         &swept("product.decode.evictor = [\"lrs\", \"lru\"]\n").replace("label = \"previous\"\n", ""),
@@ -176,7 +192,7 @@ fn a_folder_is_kept_unless_told_and_a_torn_sweep_is_completed() {
     succeed(&place, &["--resume"]);
     assert_eq!(stable(&folder), before);
     assert!(!first.join(".oasis-left").exists());
-    assert_eq!(folders(&folder).iter().filter(|p| p.is_dir()).count(), 2);
+    assert_eq!(folders(&folder).iter().filter(|p| p.join("samples.jsonl").is_file()).count(), 2);
     assert_eq!(sweep(&place, &["--resume", "--seed", "9"]).status.code(), Some(1), "seed is an axis");
 }
 

@@ -67,15 +67,31 @@ impl Axis {
         Self { label: label.to_owned(), range: (bottom - room, 1.0 + room), ticks }
     }
 
-    /// From 0 to above the largest. `format` names a tick.
+    /// From 0 to above the largest, along y. `format` names a tick.
     pub fn from_zero(label: &str, series: &[Series], format: &dyn Fn(f64) -> String) -> Self {
         let (_, hi) = extent(ys(series));
-        let top = if hi > 0.0 { hi * 1.05 } else { 1.0 };
         // Bytes are counted in powers of two; round numbers of the prefix that the top has.
-        let unit = 1024f64.powf((top.log2() / 10.0).floor().max(0.0));
+        Self::up_to(label, hi, 1024.0, format)
+    }
+
+    /// The same along x; ticks are round numbers of a power of `base`.
+    pub fn from_zero_x(label: &str, series: &[Series], base: f64, format: &dyn Fn(f64) -> String) -> Self {
+        let (_, hi) = extent(xs(series));
+        Self::up_to(label, hi, base, format)
+    }
+
+    fn up_to(label: &str, hi: f64, base: f64, format: &dyn Fn(f64) -> String) -> Self {
+        let top = if hi > 0.0 { hi * 1.05 } else { 1.0 };
+        let unit = base.powf((top.ln() / base.ln()).floor().max(0.0));
         let step = nice_step(top / unit, 5.0) * unit;
         let ticks = multiples(0.0, top, step).map(|v| (v, format(v))).collect();
         Self { label: label.to_owned(), range: (-0.02 * top, top), ticks }
+    }
+
+    /// Places of words: 0, 1, 2, ...
+    pub fn places(label: &str, names: &[String]) -> Self {
+        let ticks = names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect();
+        Self { label: label.to_owned(), range: (-0.3, names.len() as f64 - 0.7), ticks }
     }
 
     /// Base-2 logarithms of budgets, each with its tick.
@@ -172,6 +188,8 @@ mod tests {
             Axis::share("", &[], false),
             Axis::logarithmic("", &[]),
             Axis::budgets("", &[]),
+            Axis::places("", &["only".to_owned()]),
+            Axis::from_zero_x("", &[], 10.0, &|v| v.to_string()),
         ] {
             assert!(axis.range.0 < axis.range.1);
         }

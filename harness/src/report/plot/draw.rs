@@ -28,6 +28,8 @@ pub struct Series {
     pub name: String,
     pub style: Style,
     pub points: Vec<Point>,
+    /// A line through the points.
+    pub joined: bool,
 }
 
 impl Series {
@@ -35,16 +37,23 @@ impl Series {
     pub fn new(name: &str, names: &[String], mut points: Vec<Point>) -> Self {
         points.retain(|p| p.x.is_finite() && p.y.is_finite());
         let place = names.iter().position(|n| n == name).unwrap_or(names.len());
-        Self { name: name.to_owned(), style: Style::numbered(place), points }
+        Self { name: name.to_owned(), style: Style::numbered(place), points, joined: true }
+    }
+
+    /// Points without a line, in the order of x.
+    pub fn scattered(mut self) -> Self {
+        self.points.sort_by(|a, b| a.x.total_cmp(&b.x));
+        Self { joined: false, ..self }
     }
 
     /// A level line across the panel.
     pub fn reference(name: &str, y: f64, x: (f64, f64)) -> Self {
-        Self {
-            name: name.to_owned(),
-            style: Style::reference(),
-            points: vec![Point::new(x.0, y), Point::new(x.1, y)],
-        }
+        Self::dashed(name, vec![Point::new(x.0, y), Point::new(x.1, y)])
+    }
+
+    /// A dashed line in grey.
+    pub fn dashed(name: &str, points: Vec<Point>) -> Self {
+        Self { name: name.to_owned(), style: Style::reference(), points, joined: true }
     }
 
     /// Base-10 logarithms of the values; an error bar becomes its half-length above the point.
@@ -66,21 +75,21 @@ pub struct Panel {
     pub y: Axis,
 }
 
-type Pixel = (i32, i32);
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Pixel = (i32, i32);
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Width of a panel's coordinate system, height of a panel.
 const WIDTH: i32 = 330;
 const HEIGHT: i32 = 330;
-const HEAD: i32 = 44;
+pub(super) const HEAD: i32 = 44;
 /// Room around the coordinate system of a panel: left, above, below. To the right it is for the names.
 const LEFT: i32 = 88;
 const ABOVE: i32 = 34;
 const BELOW: i32 = 54;
 const LINE_HEIGHT: i32 = 16;
-const TEXT: f64 = 15.0;
+pub(super) const TEXT: f64 = 15.0;
 /// Widest character of a name at that size.
-const CHAR_WIDTH: i32 = 8;
+pub(super) const CHAR_WIDTH: i32 = 8;
 /// Longest name in characters; longer ones are cut.
 const NAME_CHARS: usize = 40;
 /// Above this many points, markers would run into one another.
@@ -102,7 +111,7 @@ pub fn svg(title: &str, panels: &[Panel]) -> Result<String> {
     Ok(text)
 }
 
-type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
+pub(super) type Drawn<T = ()> = Result<T, DrawingAreaErrorKind<std::io::Error>>;
 
 fn paint(root: &Area<'_>, title: &str, panels: &[Panel], (columns, width): (i32, i32)) -> Drawn {
     root.fill(&WHITE)?;
@@ -161,7 +170,13 @@ fn place(value: f64, range: (f64, f64), from: i32, to: i32) -> i32 {
     from + (share * f64::from(to - from)).round() as i32
 }
 
-fn words<'a>(text: &str, at: Pixel, size: f64, colour: &'a RGBColor, side: HPos) -> Text<'a, Pixel, String> {
+pub(super) fn words<'a>(
+    text: &str,
+    at: Pixel,
+    size: f64,
+    colour: &'a RGBColor,
+    side: HPos,
+) -> Text<'a, Pixel, String> {
     let style = TextStyle::from(("sans-serif", size).into_font()).color(colour);
     Text::new(text.to_owned(), at, style.pos(Pos::new(side, VPos::Center)))
 }
@@ -193,7 +208,9 @@ fn paint_series(root: &Area<'_>, series: &Series, frame: &Frame<'_>) -> Drawn {
     let Some(marker) = series.style.marker else {
         return root.draw(&DashedPathElement::new(path, 6, 4, colour.stroke_width(2)));
     };
-    root.draw(&PathElement::new(path.clone(), colour.stroke_width(2)))?;
+    if series.joined {
+        root.draw(&PathElement::new(path.clone(), colour.stroke_width(2)))?;
+    }
     for (point, at) in series.points.iter().zip(&path) {
         if let Some(error) = point.error.filter(|e| *e > 0.0) {
             let (top, bottom) = (frame.y(point.y + error), frame.y(point.y - error));
@@ -202,7 +219,7 @@ fn paint_series(root: &Area<'_>, series: &Series, frame: &Frame<'_>) -> Drawn {
                 root.draw(&PathElement::new([(at.0 - 4, end), (at.0 + 4, end)], colour.stroke_width(1)))?;
             }
         }
-        if path.len() <= MARKERS_MOST {
+        if path.len() <= MARKERS_MOST || !series.joined {
             paint_marker(root, marker, *at, colour)?;
         }
     }
@@ -239,7 +256,9 @@ fn paint_names(root: &Area<'_>, frame: &Frame<'_>) -> Drawn {
         let sample = [(edge + 18, y), (edge + 38, y)];
         match series.style.marker {
             Some(marker) => {
-                root.draw(&PathElement::new(sample, colour.stroke_width(2)))?;
+                if series.joined {
+                    root.draw(&PathElement::new(sample, colour.stroke_width(2)))?;
+                }
                 paint_marker(root, marker, (edge + 28, y), colour)?;
             }
             None => root.draw(&DashedPathElement::new(sample, 6, 4, colour.stroke_width(2)))?,
