@@ -61,7 +61,7 @@ struct Case {
 const STEPS: usize = 24;
 
 fn recorded() -> ReplayOptions {
-    ReplayOptions { record: true, rankings: None }
+    ReplayOptions { record: true, ..ReplayOptions::default() }
 }
 
 impl Case {
@@ -265,7 +265,7 @@ fn rankings_that_are_known_change_no_decision() {
                         Settings { cap: Cap::Blocks(cap), budget_tokens: 4 * budget, audit, ..base.clone() };
                     let p = policies(summary, predictor, evictor, "none");
                     let replay = |rankings| {
-                        let options = ReplayOptions { record: false, rankings };
+                        let options = ReplayOptions { rankings, ..ReplayOptions::default() };
                         Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &p, options)
                             .unwrap()
                     };
@@ -285,6 +285,43 @@ fn rankings_that_are_known_change_no_decision() {
 }
 
 #[test]
+fn agreement_with_known_truth_is_an_audit_s() {
+    let (case, tape) = longer();
+    let prefix = Arc::new(tape.prefix(&Cpu::new(1), 4).unwrap());
+    for (predictor, mode) in
+        [("previous-token", Mode::Staged), ("oracle", Mode::OnDemand), ("random", Mode::Staged)]
+    {
+        for group in [None, Some(Group::SoftmaxSum)] {
+            let settings = Settings { mode, group, ..case.settings.clone() };
+            let p = policies("minmax", predictor, "lrs", "none");
+            let make = |settings: &Settings, options| {
+                Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), settings, &p, options).unwrap()
+            };
+            let truth =
+                Replay::rank_truly(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &p, 9).unwrap();
+            let truth = Some(Arc::new(truth));
+            let mut known = make(&settings, ReplayOptions { truth, ..ReplayOptions::default() });
+            let mut audited = make(&Settings { audit: true, ..settings.clone() }, ReplayOptions::default());
+            let (mut sum, mut pools) = (0.0, 0);
+            while let Some(report) = audited.step().unwrap() {
+                let want = comparable(report, 0);
+                let have = comparable(known.step().unwrap().expect("as many steps"), 0);
+                for (a, b) in want.seqs[0].layers.iter().zip(&have.seqs[0].layers) {
+                    let (a, b) = (a.audit.expect("audited"), b.audit.unwrap_or_default());
+                    assert_eq!((a.agreement, a.pools), (b.agreement, b.pools), "{predictor} {group:?}");
+                    (sum, pools) = (sum + b.agreement, pools + b.pools);
+                }
+            }
+            let mean = sum / f64::from(pools);
+            assert!(
+                if predictor == "oracle" { mean == 1.0 } else { mean > 0.0 && mean < 1.0 },
+                "{predictor}: {mean}"
+            );
+        }
+    }
+}
+
+#[test]
 fn belady_evicts_what_is_used_last() {
     let (case, tape) = longer();
     let (layers, heads) = (tape.geometry.layers, tape.geometry.kv_heads);
@@ -298,7 +335,7 @@ fn belady_evicts_what_is_used_last() {
             let i = at.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             Ok(build[i].lock().unwrap().take().expect("one evictor a pool"))
         });
-        let options = ReplayOptions { record: true, rankings };
+        let options = ReplayOptions { record: true, rankings, ..ReplayOptions::default() };
         Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &case.settings, &p, options)
     };
     let belady =
@@ -427,7 +464,7 @@ fn speed_of_a_replay() {
         for evictor in ["lrs", "sieve", "lru"] {
             timed(
                 "rankings known",
-                ReplayOptions { record: false, rankings: Some(rankings.clone()) },
+                ReplayOptions { rankings: Some(rankings.clone()), ..ReplayOptions::default() },
                 evictor,
             );
         }

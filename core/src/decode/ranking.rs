@@ -6,6 +6,7 @@
 use super::State;
 use crate::ids::Step;
 use crate::ops::Backend;
+use crate::policy::When;
 use crate::select::{self, top_k};
 use crate::{Error, Result};
 
@@ -141,5 +142,27 @@ impl<B: Backend> State<B> {
             }
         }
         Ok(())
+    }
+
+    /// Agreement of the selection in force with what the true query wants, where that is known: an audit's, to the bit.
+    pub(super) fn compare_with_truth(&mut self, layer: usize) {
+        let Some(truth) = &self.play.truth else { return };
+        let candidates = self.pins.candidates(self.store.blocks(0));
+        let wanted_most = self.k.min(candidates.len());
+        // The initial selection is not the predictor's: there is no prediction yet at step 1.
+        let predicted = self.now > 1 || self.needs.when == When::OnDemand;
+        if !predicted || wanted_most == 0 {
+            return;
+        }
+        let (member, stats) = (&mut self.play.member, &mut self.report.seqs[0].layers[layer]);
+        let audit = stats.audit.get_or_insert_default();
+        for (head, out) in self.layers[layer].residency.outcomes.iter().enumerate() {
+            member.clear();
+            member.resize(self.shape.blocks, false);
+            out.wanted.iter().for_each(|&b| member[b as usize] = true);
+            let best = truth.wanted(self.now, layer, head).iter().take(wanted_most);
+            audit.agreement += best.filter(|&&b| member[b as usize]).count() as f64 / wanted_most as f64;
+            audit.pools += 1;
+        }
     }
 }

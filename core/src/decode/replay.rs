@@ -10,9 +10,9 @@ use crate::engine::Prefix;
 use crate::geometry::Geometry;
 use crate::model::{Family, Linear, Model, ModelConfig, RopeScaling};
 use crate::ops::Backend;
-use crate::policy::{Evictor, When};
+use crate::policy::{Evictor, Needs, Predictor, RowSet, When};
 use crate::select::Outcome;
-use crate::settings::{Group, Settings};
+use crate::settings::{Group, Mode, Settings};
 use crate::stats::StepReport;
 use crate::tape::Tape;
 use crate::{Error, Result};
@@ -31,6 +31,10 @@ pub(super) struct Play {
     pub rankings: Option<Arc<Rankings>>,
     /// When they hold a block next, if the evictor asks.
     pub next: Option<NextUses>,
+    /// What the true queries want, to compare with.
+    pub truth: Option<Arc<Rankings>>,
+    /// Whether a block is wanted, `[blocks]`; scratch.
+    pub member: Vec<bool>,
     /// Rankings that are being made.
     pub book: Option<Rankings>,
     /// Scratch.
@@ -46,6 +50,8 @@ impl Default for Play {
             scores: true,
             rankings: None,
             next: None,
+            truth: None,
+            member: Vec::new(),
             book: None,
             order: Vec::new(),
         }
@@ -96,6 +102,9 @@ pub struct ReplayOptions {
     /// What predictor and summary want ([`Replay::rank`]), so that nothing is scored. Settings and policies must be those
     /// that it was found with, but for evictor, budget and cap.
     pub rankings: Option<Arc<Rankings>>,
+    /// What the true queries want ([`Replay::rank_truly`]): agreement with them is then counted, as an audit counts it, and
+    /// nothing else of an audit.
+    pub truth: Option<Arc<Rankings>>,
 }
 
 impl<B: Backend> Replay<B> {
@@ -114,8 +123,8 @@ impl<B: Backend> Replay<B> {
         policies: &Policies<B>,
         options: ReplayOptions,
     ) -> Result<Self> {
-        let ReplayOptions { record, rankings } = options;
-        if let Some(r) = &rankings {
+        let ReplayOptions { record, rankings, truth } = options;
+        for r in rankings.iter().chain(&truth) {
             let (have, want) = ((r.steps(), r.depth()), (tape.steps(), settings.k()));
             if have.0 != want.0 || have.1 < want.1 {
                 return Err(Error::Invariant(format!(
@@ -125,7 +134,7 @@ impl<B: Backend> Replay<B> {
             }
         }
         let scores = rankings.is_none() || settings.audit;
-        let play = Play { replays: true, masses: record, scores, rankings, ..Play::default() };
+        let play = Play { replays: true, masses: record, scores, rankings, truth, ..Play::default() };
         Self::start(backend, (tape, prefix), settings, policies, Purpose::Replay { play, record })
     }
 
@@ -151,6 +160,23 @@ impl<B: Backend> Replay<B> {
         let mut replay = Self::start(backend, (tape, prefix), &settings, policies, purpose)?;
         while replay.step()?.is_some() {}
         replay.state.play.book.ok_or_else(|| Error::Invariant("rankings that were not made".into()))
+    }
+
+    /// As [`Replay::rank`], by the query of the step itself: what a perfect predictor would want.
+    ///
+    /// # Errors
+    /// As [`Replay::rank`].
+    pub fn rank_truly(
+        backend: B,
+        tape: Arc<Tape>,
+        prefix: Arc<Prefix<B>>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        depth: usize,
+    ) -> Result<Rankings> {
+        let settings = Settings { mode: Mode::OnDemand, ..settings.clone() };
+        let policies = Policies { predictor: Arc::new(|_| Ok(Box::new(TrueQuery))), ..policies.clone() };
+        Self::rank(backend, tape, prefix, &settings, &policies, depth)
     }
 
     fn start(
@@ -215,6 +241,7 @@ impl<B: Backend> Replay<B> {
                 state.attend(&mut d, layer)?;
             }
             state.audit(&mut d, layer)?;
+            state.compare_with_truth(layer);
             if when == When::Ahead {
                 state.stage(&mut d, layer)?;
             }
@@ -268,6 +295,19 @@ impl<B: Backend> Replay<B> {
             DraftTree { tokens: tape.tokens[rows.clone()].to_vec(), parents: tape.parents[rows].to_vec() };
         State::set_rows(&mut state.seqs[0], tree);
         Ok(())
+    }
+}
+
+/// Ranks with the step's own query.
+struct TrueQuery;
+
+impl Predictor for TrueQuery {
+    fn needs(&self) -> Needs {
+        Needs { when: When::OnDemand, ..Needs::default() }
+    }
+
+    fn rows(&self, _: usize, _: &[u32]) -> Option<RowSet> {
+        Some(RowSet::CURRENT)
     }
 }
 

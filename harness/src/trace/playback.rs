@@ -17,7 +17,7 @@ use oasis_core::tape::Tape;
 use oasis_kernels::Cpu;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// A sequence in memory, with its prompt cut into blocks of the sizes that were asked for.
@@ -25,7 +25,11 @@ struct Loaded {
     shard: Shard,
     tape: Arc<Tape>,
     prefixes: BTreeMap<usize, Arc<Prefix<Cpu>>>,
+    truths: Truths,
 }
+
+/// What the true queries want of a sequence, by what it hangs on: found by whoever asks first.
+type Truths = Arc<Mutex<BTreeMap<String, Arc<OnceLock<Result<Arc<Rankings>, String>>>>>>;
 
 /// Sequences that some thread needs now.
 pub struct Cache<'a> {
@@ -40,23 +44,28 @@ impl<'a> Cache<'a> {
         Self { folder, slots: folder.header.shards.iter().map(|_| Mutex::new(None)).collect() }
     }
 
-    /// Tape, prefix and length of sequence `i`, read if nobody has it.
+    /// Sequence `i` in blocks of this size, read if nobody has it.
     ///
     /// # Errors
     /// Those of [`Folder::shard`].
-    pub fn get(&self, i: usize, block: usize) -> Result<(Arc<Tape>, Arc<Prefix<Cpu>>, usize)> {
+    pub fn get(&self, i: usize, block: usize) -> Result<Sequence> {
         let mut slot = self.slots[i].lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
             let mut shard = self.folder.shard(i)?;
             let hollow = Tape::new(shard.tape.geometry.clone(), Vec::new(), 0, 0, 0);
             let tape = Arc::new(std::mem::replace(&mut shard.tape, hollow));
-            *slot = Some(Loaded { shard, tape, prefixes: BTreeMap::new() });
+            *slot = Some(Loaded { shard, tape, prefixes: BTreeMap::new(), truths: Truths::default() });
         }
         let loaded = slot.as_mut().context("a sequence that was just read")?;
         if !loaded.prefixes.contains_key(&block) {
             loaded.prefixes.insert(block, Arc::new(loaded.tape.prefix(&Cpu::new(1), block)?));
         }
-        Ok((loaded.tape.clone(), loaded.prefixes[&block].clone(), loaded.shard.length))
+        Ok(Sequence {
+            tape: loaded.tape.clone(),
+            prefix: loaded.prefixes[&block].clone(),
+            length: loaded.shard.length,
+            truths: loaded.truths.clone(),
+        })
     }
 
     /// Nobody will ask for sequence `i` again.
@@ -83,24 +92,55 @@ type Played = Result<(Figures, (usize, usize)), String>;
 /// A cell with the number of its combination.
 type Numbered<'c> = (usize, &'c PlannedCell);
 
+/// What a cell's ranking hangs on: all of its values but those that only what is resident hangs on, and but `without`.
+fn key(cell: &PlannedCell, without: &[&str]) -> String {
+    let free = ["evictor", "budget", "cap", "attend"];
+    let ranks = cell.values.iter().filter(|(key, _)| !free.contains(key) && !without.contains(key));
+    ranks.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
 /// Cells that rank alike: they differ in evictor, budget, cap and in what is attended.
 fn groups(combinations: &[Combination]) -> Vec<Vec<Numbered<'_>>> {
     let mut groups: BTreeMap<String, Vec<Numbered<'_>>> = BTreeMap::new();
     for (i, combination) in combinations.iter().enumerate() {
         let Ok(cell) = &combination.cell else { continue };
-        let free = ["evictor", "budget", "cap", "attend"];
-        let ranks = cell.values.iter().filter(|(key, _)| !free.contains(key));
-        let key: Vec<String> = ranks.map(|(key, value)| format!("{key}={value}")).collect();
-        groups.entry(key.join(" ")).or_default().push((i, cell));
+        groups.entry(key(cell, &[])).or_default().push((i, cell));
     }
     groups.into_values().collect()
 }
 
 /// A sequence, ready to be replayed.
-struct Sequence {
-    tape: Arc<Tape>,
-    prefix: Arc<Prefix<Cpu>>,
-    length: usize,
+pub struct Sequence {
+    /// What was recorded.
+    pub tape: Arc<Tape>,
+    /// Its prompt in blocks.
+    pub prefix: Arc<Prefix<Cpu>>,
+    /// Tokens of which budgets may be a share.
+    pub length: usize,
+    truths: Truths,
+}
+
+impl Sequence {
+    /// What the true queries want, `depth` blocks deep, under the summary and blocks that `key` names.
+    fn truth(
+        &self,
+        key: &str,
+        depth: usize,
+        find: impl FnOnce() -> Result<Arc<Rankings>>,
+    ) -> Result<Arc<Rankings>> {
+        let mut truths = self.truths.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = truths.entry(format!("{key} depth={depth}")).or_default().clone();
+        drop(truths);
+        cell.get_or_init(|| find().map_err(|e| format!("{e:#}"))).clone().map_err(anyhow::Error::msg)
+    }
+}
+
+/// What replays of a group share.
+struct Known {
+    /// What they want, if that is found once.
+    rankings: Option<Arc<Rankings>>,
+    /// What the true queries want, unless an audit finds it.
+    truth: Option<Arc<Rankings>>,
 }
 
 impl Playback<'_> {
@@ -138,18 +178,15 @@ impl Playback<'_> {
     /// All cells of a group over one sequence.
     fn group(&self, group: &[Numbered<'_>], sequence: usize, progress: &Progress) -> Vec<(usize, Played)> {
         let block = group[0].1.block;
-        let loaded = guarded(|| self.loaded.get(sequence, block));
-        let ready = loaded.map(|(tape, prefix, length)| Sequence { tape, prefix, length });
+        let ready = guarded(|| self.loaded.get(sequence, block));
         let begin = Instant::now();
-        let rankings = ready.as_ref().map_err(Clone::clone).and_then(|s| guarded(|| self.rankings(group, s)));
-        // The time of a ranking is shared by those that use it.
+        let known = ready.as_ref().map_err(Clone::clone).and_then(|s| guarded(|| self.known(group, s)));
+        // The time of what is known is shared by those that use it.
         let users = group.len() as f64;
         let shared = begin.elapsed().as_secs_f64() / users;
         let one = |&(i, cell): &Numbered<'_>| {
-            let played = match (&ready, &rankings) {
-                (Ok(sequence), Ok(rankings)) => {
-                    guarded(|| self.play(cell, sequence, rankings.as_ref(), shared))
-                }
+            let played = match (&ready, &known) {
+                (Ok(sequence), Ok(known)) => guarded(|| self.play(cell, sequence, known, shared)),
                 (Err(error), _) | (_, Err(error)) => Err(error.clone()),
             };
             progress.advance(1, &cell.label);
@@ -162,32 +199,43 @@ impl Playback<'_> {
         Settings { audit: self.audit, ..cell.settings(length, 0) }
     }
 
-    /// What a group wants, where that is found once: for more than one cell, and for evictors that need to know the
-    /// next use of a block.
-    fn rankings(&self, group: &[Numbered<'_>], sequence: &Sequence) -> Result<Option<Arc<Rankings>>> {
+    /// What a group shares. Its wants are found once for more than one cell, and for evictors that need to know the next
+    /// use of a block.
+    fn known(&self, group: &[Numbered<'_>], sequence: &Sequence) -> Result<Known> {
         let fits = |c: &&Numbered<'_>| self.settings(c.1, sequence.length).check().is_ok();
         let good: Vec<&Numbered<'_>> = group.iter().filter(fits).collect();
-        let Some((_, cell)) = good.first() else { return Ok(None) };
-        let policies = policies_of(self.app, cell)?;
+        let Some((_, cell)) = good.first() else { return Ok(Known { rankings: None, truth: None }) };
         let mut foresight = false;
         for (_, cell) in &good {
             foresight |= (policies_of(self.app, cell)?.evictor)(0)?.needs_next_use();
         }
-        if good.len() < 2 && !foresight {
-            return Ok(None);
-        }
         let depth = good.iter().map(|(_, c)| self.settings(c, sequence.length).k()).max().unwrap_or(0);
-        let settings = self.settings(cell, sequence.length);
+        let (settings, policies) = (self.settings(cell, sequence.length), policies_of(self.app, cell)?);
         let Sequence { tape, prefix, .. } = sequence;
-        let found = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, depth)?;
-        Ok(Some(Arc::new(found)))
+        let rankings = if good.len() > 1 || foresight {
+            let found = Replay::rank(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, depth)?;
+            Some(Arc::new(found))
+        } else {
+            None
+        };
+        let find = || {
+            let found =
+                Replay::rank_truly(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, depth)?;
+            Ok(Arc::new(found))
+        };
+        let truth = if self.audit {
+            None
+        } else {
+            Some(sequence.truth(&key(cell, &["predictor", "mode"]), depth, find)?)
+        };
+        Ok(Known { rankings, truth })
     }
 
     fn play(
         &self,
         cell: &PlannedCell,
         sequence: &Sequence,
-        rankings: Option<&Arc<Rankings>>,
+        known: &Known,
         shared: f64,
     ) -> Result<(Figures, (usize, usize))> {
         let begin = Instant::now();
@@ -199,9 +247,8 @@ impl Playback<'_> {
         let candidates =
             (tape.prompt.len() / cell.block).saturating_sub(cell.sink_blocks + cell.window_blocks);
         let foresight = (policies.evictor)(0)?.needs_next_use();
-        let rankings = rankings.filter(|_| candidates > settings.k() || foresight).cloned();
-        let shared = if rankings.is_some() { shared } else { 0.0 };
-        let options = ReplayOptions { record: false, rankings };
+        let rankings = known.rankings.clone().filter(|_| candidates > settings.k() || foresight);
+        let options = ReplayOptions { record: false, rankings, truth: known.truth.clone() };
         let mut replay =
             Replay::new(Cpu::new(1), tape.clone(), prefix.clone(), &settings, &policies, options)?;
         let masses = replay.has_masses();

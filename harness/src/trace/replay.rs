@@ -2,7 +2,7 @@
 
 use super::folder::Folder;
 use super::lists::{self, Combination};
-use super::playback::{Cache, Playback, policies_of};
+use super::playback::{Cache, Playback, Sequence, policies_of};
 use super::render;
 use super::tally::Record;
 use super::work;
@@ -52,7 +52,7 @@ pub struct Args {
     /// Threads; default: one a core
     #[arg(long)]
     jobs: Option<usize>,
-    /// Leave out the comparison with the truth (agreement, recall, mass): faster
+    /// Leave out exact recall and mass recall, which need exact attention: much faster
     #[arg(long)]
     no_audit: bool,
     /// Replay what was recorded and compare residents and masses with the recording, to the bit; no table
@@ -162,7 +162,7 @@ fn verify(folder: &Folder, app: &App, jobs: usize) -> Result<ExitCode> {
         n,
         || Ok(()),
         |(), i| {
-            let (tape, prefix, length) = loaded.get(i, cell.block)?;
+            let Sequence { tape, prefix, length, .. } = loaded.get(i, cell.block)?;
             if tape.mass.first.is_empty() {
                 bail!(
                     "{}: no masses were recorded, so there is nothing to compare with",
@@ -170,7 +170,7 @@ fn verify(folder: &Folder, app: &App, jobs: usize) -> Result<ExitCode> {
                 );
             }
             let (settings, policies) = (cell.settings(length, 0), policies_of(app, &cell)?);
-            let recorded = ReplayOptions { record: true, rankings: None };
+            let recorded = ReplayOptions { record: true, ..ReplayOptions::default() };
             let mut replay = Replay::new(Cpu::new(1), tape.clone(), prefix, &settings, &policies, recorded)?;
             while replay.step()?.is_some() {}
             loaded.forget(i);

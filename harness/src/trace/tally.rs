@@ -114,7 +114,9 @@ impl Figures {
         self.hit_rate = ratio(self.counters.hits as f64, self.counters.wanted as f64);
         if let Some(a) = &self.audit {
             self.agreement = ratio(a.agreement, a.pools.into());
-            self.recall_exact = ratio(a.recall_exact, a.pools.into());
+            // Without exact attention, agreement is all that is known.
+            let exact = |sum: f64, n: u32| ratio(sum, n.into()).filter(|_| a.heads > 0);
+            self.recall_exact = exact(a.recall_exact, a.pools);
             self.mass_recall = ratio(a.mass_recall, a.heads.into());
         }
     }

@@ -147,6 +147,16 @@ fn the_bound_is_a_replay_s_alone() {
     for key in ["wanted", "hits", "fetched", "dropped", "evicted", "bytes_h2d"] {
         assert_eq!(alone["figures"][key], shared.expect("row")["figures"][key], "{key}");
     }
+    // The truth is the audit's, with or without exact attention.
+    let out = trace(&place, &["replay", "t", "-o", "audited", "--budget", "128", "--cap", "2"]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    let audited = json(&place.path("audited/replay.json"))["rows"][0]["figures"].clone();
+    let quick = &alone["figures"];
+    assert!(audited["agreement"].as_f64().is_some_and(|a| a > 0.0 && a < 1.0));
+    assert_eq!(audited["agreement"], quick["agreement"]);
+    assert!(
+        audited["mass_recall"].is_f64() && quick["mass_recall"].is_null() && quick["recall_exact"].is_null()
+    );
     // A decode knows no next use.
     let toml = SMALL.replacen("cap = 1", "cap = 1\nevictor = \"belady\"", 1);
     let out = Place::new(&toml).run(&[]);
