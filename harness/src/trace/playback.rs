@@ -17,6 +17,7 @@ use oasis_core::tape::Tape;
 use oasis_kernels::Cpu;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -141,6 +142,46 @@ struct Known {
     rankings: Option<Arc<Rankings>>,
     /// What the true queries want, unless an audit finds it.
     truth: Option<Arc<Rankings>>,
+    /// Seconds that finding it took.
+    seconds: f64,
+}
+
+/// A group over one sequence: what its cells share, found by the first and dropped after the last.
+struct Unit {
+    known: Mutex<Option<Arc<OnceLock<Result<Arc<Known>, String>>>>>,
+    left: AtomicUsize,
+}
+
+impl Unit {
+    fn new(cells: usize) -> Self {
+        Self { known: Mutex::new(Some(Arc::default())), left: AtomicUsize::new(cells) }
+    }
+
+    /// What is shared; whoever asks while another finds it waits.
+    fn known(&self, find: impl FnOnce() -> Result<Known, String>) -> Result<Arc<Known>, String> {
+        let cell = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        cell.get_or_init(|| find().map(Arc::new)).clone()
+    }
+
+    fn one_less(&self) {
+        if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// Group and place of every cell: one of each group before the next of any, so that threads begin with rankings of
+/// different groups.
+fn order(cells: &[usize]) -> Vec<(usize, usize)> {
+    let round = |place: usize| {
+        let has = cells.iter().enumerate().filter(move |(_, n)| place < **n);
+        has.map(move |(group, _)| (group, place))
+    };
+    (0..cells.iter().copied().max().unwrap_or(0)).flat_map(round).collect()
 }
 
 impl Playback<'_> {
@@ -151,48 +192,38 @@ impl Playback<'_> {
     pub fn rows(&self, combinations: &[Combination], jobs: usize) -> Result<Vec<Row>> {
         let groups = groups(combinations);
         let sequences = self.folder.header.shards.len();
-        let planned: usize = groups.iter().map(Vec::len).sum();
-        let progress = Progress::new((planned * sequences) as u64, 0);
-        let left: Vec<Mutex<usize>> = (0..sequences).map(|_| Mutex::new(groups.len())).collect();
+        let order = order(&groups.iter().map(Vec::len).collect::<Vec<_>>());
+        let progress = Progress::new((order.len() * sequences) as u64, 0);
+        let units = (0..sequences * groups.len()).map(|u| Unit::new(groups[u % groups.len()].len()));
+        let units: Vec<Unit> = units.collect();
         // Sequence by sequence, so that few of them are in memory at once.
-        let unit = |(): &mut (), unit: usize| {
-            let (sequence, group) = (unit / groups.len(), &groups[unit % groups.len()]);
-            let played = self.group(group, sequence, &progress);
-            let mut left = left[sequence].lock().unwrap_or_else(PoisonError::into_inner);
-            *left -= 1;
-            if *left == 0 {
+        let one = |(): &mut (), n: usize| {
+            let (sequence, (group, cell)) = (n / order.len(), order[n % order.len()]);
+            let of_sequence = &units[sequence * groups.len()..][..groups.len()];
+            let (i, cell) = groups[group][cell];
+            let played = self.cell(&groups[group], &of_sequence[group], sequence, cell);
+            of_sequence[group].one_less();
+            if of_sequence.iter().all(Unit::is_done) {
                 self.loaded.forget(sequence);
             }
-            Ok(played)
+            progress.advance(1, &cell.label);
+            Ok((i, played))
         };
-        let played = work::each(jobs, groups.len() * sequences, || Ok(()), unit)?;
+        let played = work::each(jobs, order.len() * sequences, || Ok(()), one)?;
         progress.finish();
         let mut rows: Vec<Row> = combinations.iter().map(row).collect();
-        for (i, played) in played.into_iter().flatten() {
+        for (i, played) in played {
             gather(&mut rows[i], played);
         }
         rows.iter_mut().filter_map(|r| r.figures.as_mut()).for_each(Figures::finish);
         Ok(rows)
     }
 
-    /// All cells of a group over one sequence.
-    fn group(&self, group: &[Numbered<'_>], sequence: usize, progress: &Progress) -> Vec<(usize, Played)> {
-        let block = group[0].1.block;
-        let ready = guarded(|| self.loaded.get(sequence, block));
-        let begin = Instant::now();
-        let known = ready.as_ref().map_err(Clone::clone).and_then(|s| guarded(|| self.known(group, s)));
-        // The time of what is known is shared by those that use it.
-        let users = group.len() as f64;
-        let shared = begin.elapsed().as_secs_f64() / users;
-        let one = |&(i, cell): &Numbered<'_>| {
-            let played = match (&ready, &known) {
-                (Ok(sequence), Ok(known)) => guarded(|| self.play(cell, sequence, known, shared)),
-                (Err(error), _) | (_, Err(error)) => Err(error.clone()),
-            };
-            progress.advance(1, &cell.label);
-            (i, played)
-        };
-        group.iter().map(one).collect()
+    /// One cell of a group over one sequence.
+    fn cell(&self, group: &[Numbered<'_>], unit: &Unit, sequence: usize, cell: &PlannedCell) -> Played {
+        let sequence = guarded(|| self.loaded.get(sequence, cell.block))?;
+        let known = unit.known(|| guarded(|| self.known(group, &sequence)))?;
+        guarded(|| self.play(cell, &sequence, &known, known.seconds / group.len() as f64))
     }
 
     fn settings(&self, cell: &PlannedCell, length: usize) -> Settings {
@@ -202,9 +233,12 @@ impl Playback<'_> {
     /// What a group shares. Its wants are found once for more than one cell, and for evictors that need to know the next
     /// use of a block.
     fn known(&self, group: &[Numbered<'_>], sequence: &Sequence) -> Result<Known> {
+        let begin = Instant::now();
         let fits = |c: &&Numbered<'_>| self.settings(c.1, sequence.length).check().is_ok();
         let good: Vec<&Numbered<'_>> = group.iter().filter(fits).collect();
-        let Some((_, cell)) = good.first() else { return Ok(Known { rankings: None, truth: None }) };
+        let Some((_, cell)) = good.first() else {
+            return Ok(Known { rankings: None, truth: None, seconds: 0.0 });
+        };
         let mut foresight = false;
         for (_, cell) in &good {
             foresight |= (policies_of(self.app, cell)?.evictor)(0)?.needs_next_use();
@@ -228,7 +262,7 @@ impl Playback<'_> {
         } else {
             Some(sequence.truth(&key(cell, &["predictor", "mode"]), depth, find)?)
         };
-        Ok(Known { rankings, truth })
+        Ok(Known { rankings, truth, seconds: begin.elapsed().as_secs_f64() })
     }
 
     fn play(
@@ -318,5 +352,32 @@ fn gather(row: &mut Row, played: Played) {
             row.figures = None;
             row.error.get_or_insert(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_begin_with_different_groups() {
+        assert_eq!(order(&[2, 1, 3]), [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (2, 2)]);
+        assert_eq!(order(&[]), []);
+    }
+
+    #[test]
+    fn what_a_group_shares_is_found_once_and_dropped_after_the_last() {
+        let unit = Unit::new(2);
+        let (found, waste) = (AtomicUsize::new(0), || Err("nobody asks twice".to_owned()));
+        let find = || {
+            found.fetch_add(1, Ordering::SeqCst);
+            Ok(Known { rankings: None, truth: None, seconds: 1.5 })
+        };
+        assert_eq!(unit.known(find).map(|k| k.seconds), Ok(1.5));
+        assert_eq!(unit.known(waste).map(|k| k.seconds), Ok(1.5));
+        unit.one_less();
+        assert!(!unit.is_done() && unit.known.lock().unwrap().is_some());
+        unit.one_less();
+        assert!(unit.is_done() && unit.known.lock().unwrap().is_none() && found.load(Ordering::SeqCst) == 1);
     }
 }
