@@ -33,13 +33,13 @@ use crate::select::Outcome;
 use crate::settings::{Emit, Group, MAX_ROWS, Settings};
 use crate::stats::StepReport;
 use crate::store::HostStore;
-use crate::tape::Tape;
 use crate::{Error, Result};
 use audit::Audit;
 use cache::{LayerCache, Pins};
 use half::bf16;
 use rand_chacha::ChaCha8Rng;
 pub use ranking::Rankings;
+use replay::Purpose;
 pub use replay::{Replay, ReplayOptions};
 use rows::SeqRows;
 use std::sync::Arc;
@@ -181,16 +181,6 @@ struct State<B: Backend> {
     report: StepReport,
 }
 
-/// What a decode is for.
-enum Purpose {
-    /// Tokens.
-    Decode,
-    /// Tokens, and tapes of what the policies were fed.
-    Record,
-    /// The decisions of policies over a tape; with `record`, a tape of them.
-    Replay { play: replay::Play, record: bool },
-}
-
 /// The backend and the model, as the loop's parts borrow them.
 struct Device<'a, B: Backend> {
     backend: &'a mut B,
@@ -218,19 +208,6 @@ impl<'e, B: Backend> Decoder<'e, B> {
         batch: Vec<Start<B>>,
     ) -> Result<Self> {
         Self::start(engine, settings, policies, batch, Purpose::Decode)
-    }
-
-    /// As [`Decoder::new`], and [`Decoder::into_tapes`] gives what the policies were fed. Pools are then the host's.
-    ///
-    /// # Errors
-    /// As [`Decoder::new`].
-    pub fn recording(
-        engine: &'e mut Engine<B>,
-        settings: &Settings,
-        policies: &Policies<B>,
-        batch: Vec<Start<B>>,
-    ) -> Result<Self> {
-        Self::start(engine, settings, policies, batch, Purpose::Record)
     }
 
     fn start(
@@ -269,11 +246,6 @@ impl<'e, B: Backend> Decoder<'e, B> {
         let row = buf.logit_rows.get(seq).copied().unwrap_or_default() as usize;
         self.engine.backend.read(&buf.logits, row * vocab, &mut buf.asked_logits)?;
         Ok(&buf.asked_logits)
-    }
-
-    /// What was recorded, one tape a sequence; nothing unless the decode was started by [`Decoder::recording`].
-    pub fn into_tapes(self) -> Vec<Tape> {
-        self.state.recorder.map_or_else(Vec::new, record::Recorder::into_tapes)
     }
 
     /// The last step's selections in a layer, one a pool (sequence by sequence, KV head by KV head). They are not known

@@ -6,12 +6,25 @@ use oasis_tests::*;
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
-struct Case {
-    settings: Settings,
-    family: Family,
-    lengths: Vec<usize>,
+pub(crate) struct Case {
+    pub settings: Settings,
+    pub family: Family,
+    pub lengths: Vec<usize>,
     names: [usize; 4],
-    seed: u64,
+    pub seed: u64,
+}
+
+impl Case {
+    /// Names of summary, predictor, evictor and draft.
+    pub fn policies(&self) -> [&'static str; 4] {
+        let [summary, predictor, evictor, draft] = self.names;
+        [
+            oasis_policies::SUMMARIES[summary].name,
+            oasis_predictors::PREDICTORS[predictor].name,
+            oasis_policies::EVICTORS[evictor].name,
+            DRAFTS[draft],
+        ]
+    }
 }
 
 const DRAFTS: [&str; 4] = ["none", "ngram", "layer-skip {layers = 1}", "ngram {min = 1, max = 2}"];
@@ -54,7 +67,7 @@ fn settings_strategy() -> impl Strategy<Value = Settings> {
         })
 }
 
-fn case() -> impl Strategy<Value = Case> {
+pub(crate) fn case() -> impl Strategy<Value = Case> {
     let family = prop::sample::select(vec![Family::Llama, Family::Qwen2, Family::Qwen3]);
     let names = [
         0..oasis_policies::SUMMARIES.len(),
@@ -68,13 +81,8 @@ fn case() -> impl Strategy<Value = Case> {
 
 fn run(case: &Case) -> Trail {
     let mut engine = random_model(tiny_geometry(), case.family, case.seed % 4);
-    let [summary, predictor, evictor, draft] = case.names;
-    let p = policies(
-        oasis_policies::SUMMARIES[summary].name,
-        oasis_predictors::PREDICTORS[predictor].name,
-        oasis_policies::EVICTORS[evictor].name,
-        DRAFTS[draft],
-    );
+    let [summary, predictor, evictor, draft] = case.policies();
+    let p = policies(summary, predictor, evictor, draft);
     let prefixes: Vec<_> = case
         .lengths
         .iter()

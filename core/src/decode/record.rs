@@ -1,9 +1,12 @@
 //! Writing down what a decode feeds its policies: nothing happens here unless tapes are there.
 
-use super::{Device, Start, State};
+use super::replay::Purpose;
+use super::{Decoder, Device, Policies, Start, State};
 use crate::Result;
+use crate::engine::Engine;
 use crate::ids::NONE;
 use crate::ops::Backend;
+use crate::settings::Settings;
 use crate::tape::Tape;
 use half::bf16;
 
@@ -43,6 +46,26 @@ fn begin<B: Backend>(d: &Device<'_, B>, start: &Start<B>) -> Tape {
         tape.prompt_queries.extend(prefix.query(layer).iter().map(|&x| bf16::from_f32(x)));
     }
     tape
+}
+
+impl<'e, B: Backend> Decoder<'e, B> {
+    /// As [`Decoder::new`], and [`Decoder::into_tapes`] gives what the policies were fed. Pools are then the host's.
+    ///
+    /// # Errors
+    /// As [`Decoder::new`].
+    pub fn recording(
+        engine: &'e mut Engine<B>,
+        settings: &Settings,
+        policies: &Policies<B>,
+        batch: Vec<Start<B>>,
+    ) -> Result<Self> {
+        Self::start(engine, settings, policies, batch, Purpose::Record)
+    }
+
+    /// What was recorded, one tape a sequence; nothing unless the decode was started by [`Decoder::recording`].
+    pub fn into_tapes(self) -> Vec<Tape> {
+        self.state.recorder.map_or_else(Vec::new, Recorder::into_tapes)
+    }
 }
 
 impl<B: Backend> State<B> {

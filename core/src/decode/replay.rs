@@ -4,7 +4,7 @@
 //! Values are not on a tape, so what attention puts out is nothing; its masses are those of a decode, to the bit.
 
 use super::ranking::{NextUses, Rankings};
-use super::{Device, Policies, Purpose, Start, State, verify};
+use super::{Device, Policies, Start, State, verify};
 use crate::draft::DraftTree;
 use crate::engine::Prefix;
 use crate::geometry::Geometry;
@@ -18,6 +18,16 @@ use crate::tape::Tape;
 use crate::{Error, Result};
 use half::bf16;
 use std::sync::Arc;
+
+/// What a decode is for.
+pub(super) enum Purpose {
+    /// Tokens.
+    Decode,
+    /// Tokens, and tapes of what the policies were fed.
+    Record,
+    /// The decisions of policies over a tape; with `record`, a tape of them.
+    Replay { play: Play, record: bool },
+}
 
 /// What a replay leaves out, and what it knows.
 pub(super) struct Play {

@@ -3,8 +3,8 @@
 use super::audit::Audit;
 use super::cache::{LayerCache, LayerSizes, Pins, Residency};
 use super::record::Recorder;
-use super::replay::Play;
-use super::{Buffers, Device, Policies, Purpose, Seq, Start, State, rows, verify};
+use super::replay::{Play, Purpose};
+use super::{Buffers, Device, Policies, Seq, Start, State, rows, verify};
 use crate::engine::Prefix;
 use crate::forward::Work;
 use crate::ops::{Backend, CacheShape, RankQuery, SummariseArgs};

@@ -30,7 +30,10 @@ struct Loaded {
 }
 
 /// What the true queries want of a sequence, by what it hangs on: found by whoever asks first.
-type Truths = Arc<Mutex<BTreeMap<String, Arc<OnceLock<Result<Arc<Rankings>, String>>>>>>;
+type Truths = Arc<Mutex<BTreeMap<String, Once<Rankings>>>>;
+
+/// Something that is found once, by whoever asks first; others wait.
+type Once<T> = Arc<OnceLock<Result<Arc<T>, String>>>;
 
 /// Sequences that some thread needs now.
 pub struct Cache<'a> {
@@ -148,7 +151,7 @@ struct Known {
 
 /// A group over one sequence: what its cells share, found by the first and dropped after the last.
 struct Unit {
-    known: Mutex<Option<Arc<OnceLock<Result<Arc<Known>, String>>>>>,
+    known: Mutex<Option<Once<Known>>>,
     left: AtomicUsize,
 }
 

@@ -115,8 +115,7 @@ impl Figures {
         if let Some(a) = &self.audit {
             self.agreement = ratio(a.agreement, a.pools.into());
             // Without exact attention, agreement is all that is known.
-            let exact = |sum: f64, n: u32| ratio(sum, n.into()).filter(|_| a.heads > 0);
-            self.recall_exact = exact(a.recall_exact, a.pools);
+            self.recall_exact = ratio(a.recall_exact, a.pools.into()).filter(|_| a.heads > 0);
             self.mass_recall = ratio(a.mass_recall, a.heads.into());
         }
     }
