@@ -26,8 +26,28 @@ pub struct LayerStats {
     pub bytes_h2d: u64,
     /// Blocks attended (resident entries, tail not counted).
     pub attended: u64,
+    /// Hash of the blocks that every pool selected, fetched and evicted, in their order; none where nothing was selected,
+    /// or where a device decided and kept the lists. Equal on all machines that decide alike.
+    #[serde(default)]
+    pub decided: Option<u64>,
     /// True sets and dense outputs, when the run audits.
     pub audit: Option<AuditStats>,
+}
+
+impl LayerStats {
+    /// Adds a list of blocks to [`LayerStats::decided`].
+    pub fn decide(&mut self, blocks: impl ExactSizeIterator<Item = u32>) {
+        let start = fold(self.decided.unwrap_or(0), blocks.len() as u64);
+        self.decided = Some(blocks.fold(start, |hash, block| fold(hash, u64::from(block))));
+    }
+}
+
+/// A hash with one more word (the finaliser of MurmurHash3): no defence against anybody, but a changed word shows.
+pub fn fold(hash: u64, word: u64) -> u64 {
+    let mut x = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^ x >> 33
 }
 
 /// Comparison with the truth of one layer of one sequence in one step; sums over KV heads (or heads), with counts.

@@ -1,7 +1,7 @@
 //! The command line: one module a command.
 
 use crate::app::App;
-use crate::{bench, check, doctor, export, fetch, list, report, run, scaffold, show, sweep, trace};
+use crate::{bench, check, compare, doctor, export, fetch, list, report, run, scaffold, show, sweep, trace};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -31,6 +31,8 @@ enum Command {
     Report(report::Args),
     /// Give the records of a run as CSV, or the JSON Schemas of all records
     Export(export::Args),
+    /// Compare two runs sample by sample; a gate for pull requests
+    Compare(compare::Args),
     /// List summaries, evictors, predictors, drafts, tasks and models
     List(list::Args),
     /// Describe one of them
@@ -63,6 +65,7 @@ pub fn run<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(args: I, app: &
         Command::Trace(args) => trace::run(args, app),
         Command::Report(args) => report::run(args, app),
         Command::Export(args) => export::run(args, app),
+        Command::Compare(args) => compare::run(args, app),
         Command::List(args) => list::run(args, app),
         Command::Show(args) => show::run(args, app),
         Command::Check(args) => check::run(args, app),

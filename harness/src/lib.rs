@@ -14,6 +14,7 @@ mod app;
 pub mod bench;
 pub mod check;
 mod cli;
+pub mod compare;
 pub mod doctor;
 pub mod export;
 pub mod fetch;

@@ -7,6 +7,7 @@ use crate::policy::{Evictor, PoolEvent};
 use crate::pool::Pool;
 use crate::select::{self, Outcome};
 use crate::settings::{Mode, Scope, Settings};
+use crate::stats::fold;
 use half::bf16;
 use std::ops::Range;
 
@@ -52,8 +53,8 @@ pub(super) struct Residency {
     pub outcomes: Vec<Outcome>,
     /// Blocks that are attended, ascending, one list a pool.
     pub attended: Vec<Vec<u32>>,
-    /// Evictions and wasted fetches at seals since the last report, by sequence.
-    pub sealed_out: Vec<(u64, u64)>,
+    /// Evictions, wasted fetches and a hash of what left at seals since the last report, by sequence.
+    pub sealed_out: Vec<(u64, u64, u64)>,
     scratch: Vec<u32>,
     seal_scratch: Outcome,
 }
@@ -86,7 +87,7 @@ impl Residency {
             evictors,
             outcomes: vec![Outcome::default(); pools],
             attended: vec![Vec::with_capacity(shape.slots); shape.pools()],
-            sealed_out: vec![(0, 0); shape.seqs],
+            sealed_out: vec![(0, 0, 0); shape.seqs],
             scratch: Vec::with_capacity(slots),
             seal_scratch: Outcome::default(),
         }
@@ -136,6 +137,9 @@ impl Residency {
             }
             self.sealed_out[seq].0 += out.evicted.len() as u64;
             self.sealed_out[seq].1 += out.wasted as u64;
+            for &block in &out.evicted {
+                self.sealed_out[seq].2 = fold(self.sealed_out[seq].2, u64::from(block));
+            }
         }
         if p.free.is_empty() {
             return Ok(NONE);

@@ -4,6 +4,7 @@ use super::{Device, State};
 use crate::ids::NONE;
 use crate::ops::{Backend, SummariseArgs};
 use crate::settings::Mode;
+use crate::stats::fold;
 use crate::{Error, Result};
 
 impl<B: Backend> State<B> {
@@ -59,10 +60,13 @@ impl<B: Backend> State<B> {
         for pool in (s * heads..(s + 1) * heads).filter(|_| self.play.masses) {
             cache.refresh(d.backend, &self.settings, &self.shape, pool, block + 1)?;
         }
-        let (evicted, wasted) = std::mem::take(&mut cache.residency.sealed_out[s]);
+        let (evicted, wasted, left) = std::mem::take(&mut cache.residency.sealed_out[s]);
         let stats = &mut self.report.seqs[s].layers[layer];
         stats.evicted += evicted;
         stats.wasted += wasted;
+        if evicted > 0 {
+            stats.decided = Some(fold(stats.decided.unwrap_or(0), left));
+        }
         Ok(())
     }
 }

@@ -238,6 +238,9 @@ impl<B: Backend> State<B> {
                 stats.wasted += out.wasted as u64;
                 stats.nans += out.nans as u64;
                 stats.fetched_max = stats.fetched_max.max(out.moves.len() as u64);
+                stats.decide(out.wanted.iter().copied());
+                stats.decide(out.moves.iter().map(|m| m.0));
+                stats.decide(out.evicted.iter().copied());
                 self.buf.moves.extend(out.moves.iter().map(|&(block, slot)| [pool as u32, block, slot]));
             }
             let cache = &mut self.layers[layer];

@@ -107,6 +107,10 @@ pub struct SampleRecord {
     pub steps: u32,
     /// Sums over steps, layers and KV heads.
     pub counters: Counters,
+    /// Hash of the blocks that every step, layer and KV head selected, fetched and evicted; none where nothing was
+    /// selected, and where a device decided and kept the lists.
+    #[serde(default)]
+    pub decisions: Option<String>,
     /// Drafts, where the cell has a draft source.
     pub drafts: Option<DraftSums>,
     /// Distance from dense decoding, for teacher-forced tasks.

@@ -133,6 +133,7 @@ impl<'a, B: Backend> Context<'a, B> {
             score: None,
             steps: 0,
             counters: Default::default(),
+            decisions: None,
             drafts: None,
             fidelity: None,
             step_bytes: Vec::new(),

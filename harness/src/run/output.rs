@@ -317,6 +317,14 @@ fn put((file, path): &mut (File, PathBuf), bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// The records of samples in a run's folder.
+///
+/// # Errors
+/// A line that is no record of this version.
+pub(crate) fn recorded_samples(dir: &Path) -> Result<Vec<SampleRecord>> {
+    lines(&dir.join(SAMPLES))
+}
+
 fn jsonl<T: Serialize>(records: &[T]) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     for record in records {

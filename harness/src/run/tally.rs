@@ -2,7 +2,7 @@
 
 use crate::record::FidelitySums;
 use crate::record::{Counters, DraftSums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord};
-use oasis_core::stats::{AuditStats, SeqReport, StepSeconds};
+use oasis_core::stats::{AuditStats, SeqReport, StepSeconds, fold};
 
 /// Names of a (sample, cell, repeat).
 #[derive(Debug, Clone)]
@@ -24,6 +24,7 @@ struct LayerTally {
     audit: Option<AuditStats>,
     right: Option<AuditStats>,
     wrong: Option<AuditStats>,
+    decided: Option<u64>,
 }
 
 fn add(into: &mut Option<AuditStats>, stats: &AuditStats) {
@@ -60,6 +61,9 @@ impl Tally {
         let (mut bytes, mut hits, mut wanted) = (0, 0, 0);
         for (sums, layer) in self.layers.iter_mut().zip(&report.layers) {
             sums.counters.add(layer);
+            if let Some(decided) = layer.decided {
+                sums.decided = Some(fold(sums.decided.unwrap_or(u64::from(self.steps)), decided));
+            }
             (bytes, hits, wanted) = (bytes + layer.bytes_h2d, hits + layer.hits, wanted + layer.wanted);
             if let Some(audit) = &layer.audit {
                 add(&mut sums.audit, audit);
@@ -96,11 +100,19 @@ impl Tally {
         all
     }
 
+    /// One hash of all decisions; none where a layer has none.
+    fn decisions(&self) -> Option<String> {
+        let of_layers: Option<Vec<u64>> = self.layers.iter().map(|l| l.decided).collect();
+        let of_layers = of_layers.filter(|l| !l.is_empty())?;
+        Some(format!("{:016x}", of_layers.into_iter().fold(0, fold)))
+    }
+
     /// Writes what was added up into the sample's record.
     pub fn finish(&self, record: &mut SampleRecord) {
         record.outcome = Outcome::Done;
         record.steps = self.steps;
         record.counters = self.counters();
+        record.decisions = self.decisions();
         record.drafts = self.drafts.clone();
         record.step_bytes = self.step_bytes.clone();
         record.step_hits = self.step_hits.clone();

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod compare;
 mod killed;
 mod run;
 mod schema;
