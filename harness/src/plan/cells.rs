@@ -1,9 +1,9 @@
 //! Cells of a plan: `[decode]`, `[[cell]]` and `[grid]` together, one cell for each way of decoding.
 
 use super::usage::{Traits, unused};
-use super::{PlannedTask, check, label, sweep};
+use super::{PlannedTask, axes, check, label};
 use crate::app::App;
-use crate::spec::{Budget, CellSpec, DECODE_KEYS, DecodeSpec, FetchCap, GridSpec, GroupSpec, Origin};
+use crate::spec::{Budget, CellSpec, DECODE_KEYS, DecodeSpec, FetchCap, GroupSpec, Origin};
 use crate::spec::{PolicySpec, Source};
 use anyhow::{Context, Result, bail};
 use oasis_core::Error;
@@ -158,19 +158,19 @@ pub(super) fn plan(sources: &[Source], app: &App, tasks: &[PlannedTask]) -> Resu
             "an axis without values leaves no cell; give one or remove it"
         ));
     }
-    let (mut cells, mut axes, mut used) = (Vec::new(), Vec::new(), HashSet::new());
+    let (mut cells, mut varied, mut used) = (Vec::new(), Vec::new(), HashSet::new());
     for i in 0..spec.cell.len() {
         let mut kept: Vec<PlannedCell> = Vec::new();
         for source in sources {
             let cell = &source.spec.cell[i];
             let name = cell.label.clone().map_or(format!("cell {i}"), |l| format!("cell {i} (`{l}`)"));
-            for choice in product(cell, &source.spec.grid) {
+            for choice in axes::product(cell, &source.spec.grid) {
                 let planned =
                     Maker { source, app, index: i, cell, choice: &choice }.make().context(name.clone())?;
                 used.extend(planned.values.keys().copied());
                 if kept.iter().all(|k| k.values != planned.values) {
                     let grid = choice.iter().map(|(k, _)| *k);
-                    axes.push(grid.filter(|k| planned.values.contains_key(k)).collect());
+                    varied.push(grid.filter(|k| planned.values.contains_key(k)).collect());
                     kept.push(planned);
                 }
             }
@@ -178,19 +178,19 @@ pub(super) fn plan(sources: &[Source], app: &App, tasks: &[PlannedTask]) -> Resu
         cells.append(&mut kept);
     }
     refuse_unused(source, &used)?;
-    sweep::refuse_idle(source, &cells)?;
-    let single = single_valued(&spec.grid);
-    axes.iter_mut().for_each(|keys: &mut Vec<&str>| keys.retain(|k| !single.contains(k)));
-    sweep::add_axes(&mut axes, &cells);
+    axes::refuse_idle(source, &cells)?;
+    let single = axes::single_valued(&spec.grid);
+    varied.iter_mut().for_each(|keys: &mut Vec<&str>| keys.retain(|k| !single.contains(k)));
+    axes::add_swept(&mut varied, &cells);
     if !cells.iter().any(|c| c.mode == Mode::Dense && c.emit == Emit::One) {
         let block = cells.first().map_or(16, |c| c.block);
         cells.push(reference(source, app, block)?);
-        axes.push(Vec::new());
+        varied.push(Vec::new());
     }
     for cell in &cells {
         check::ranges(cell, tasks).with_context(|| format!("cell `{}`", cell_name(cell)))?;
     }
-    label::assign(&mut cells, &axes)?;
+    label::assign(&mut cells, &varied)?;
     cells.sort_by_key(|c| !(c.mode == Mode::Dense && c.emit == Emit::One));
     Ok(cells)
 }
@@ -215,23 +215,6 @@ fn reference(source: &Source, app: &App, block: usize) -> Result<PlannedCell> {
         }
     });
     Ok(planned)
-}
-
-/// Axes with one value distinguish nothing.
-fn single_valued(grid: &GridSpec) -> HashSet<&'static str> {
-    grid.axes().into_iter().filter(|(_, n)| *n < 2).map(|(k, _)| k).collect()
-}
-
-/// All choices of one value from each axis that the cell leaves open.
-fn product(cell: &CellSpec, grid: &GridSpec) -> Vec<Vec<(&'static str, usize)>> {
-    let own = cell.keys();
-    let mut choices = vec![Vec::new()];
-    for (key, n) in grid.axes().into_iter().filter(|(key, _)| !own.contains(key)) {
-        let longer =
-            |choice: &Vec<_>| (0..n).map(|i| [choice.as_slice(), &[(key, i)]].concat()).collect::<Vec<_>>();
-        choices = choices.iter().flat_map(longer).collect();
-    }
-    choices
 }
 
 /// Keys of `[decode]` and `[grid]` that no cell uses.

@@ -1,10 +1,10 @@
 //! The plan of a run: what was typed, checked and complete. The run never looks at TOML.
 
+mod axes;
 mod cells;
 mod check;
 mod label;
 mod resolved;
-mod sweep;
 mod tasks;
 #[cfg(test)]
 mod tests;

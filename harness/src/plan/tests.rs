@@ -90,3 +90,14 @@ fn a_share_of_the_context_is_realised_in_tokens() {
     let settings = plan.cells[1].settings(512, 0);
     assert_eq!((settings.budget_tokens, settings.k(), settings.cap_blocks()), (256, 11, 1));
 }
+
+#[test]
+fn the_shipped_sweep_is_one_run_of_every_combination() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/sweep-nano.toml");
+    let groups = crate::spec::load_sweep(&path, &[]).unwrap().groups().unwrap();
+    assert_eq!((groups.len(), groups[0].sources.len()), (1, 24));
+    let plan = Plan::over(&groups[0].sources, &App::default()).unwrap();
+    assert_eq!(plan.cells.len(), 1 + 24);
+    assert_eq!(plan.cells[1].label, "lookahead/eagle3 budget=96 cap=0.05 evictor=lrs");
+    assert_eq!(plan.cells[24].label, "random budget=256 cap=unlimited evictor=fifo");
+}

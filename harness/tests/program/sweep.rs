@@ -291,3 +291,22 @@ fn shards_of_cells_that_need_dense_decoding_decode_it_for_themselves() {
     assert!(out.status.success(), "{}", stderr(&out));
     same_records(&place.only_run("merged"), &place.only_run("whole"));
 }
+
+#[cfg(unix)]
+#[test]
+fn the_slurm_script_runs_every_shard_and_goes_on_where_it_was() {
+    let place = Place::new(&swept("product.decode.budget = [96, 128]\n"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/slurm-array.sh");
+    let task = |number: &str| {
+        let mut command = std::process::Command::new("bash");
+        command.arg(&script).args(["run.toml", "out"]).current_dir(place.path(""));
+        command.env("OASIS", env!("CARGO_BIN_EXE_oasis")).env("SLURM_ARRAY_TASK_ID", number);
+        let out = command.env("SLURM_ARRAY_TASK_COUNT", "2").output().expect("bash");
+        assert!(out.status.success(), "{}", stderr(&out));
+    };
+    ["1", "2", "2"].into_iter().for_each(task);
+    let folder = |i: usize| place.only_run(&format!("out/shard-{i}-of-2")).to_string_lossy().into_owned();
+    let out = place.oasis(&["merge", &folder(1), &folder(2)]);
+    assert!(out.status.success(), "{}", stderr(&out));
+    assert_eq!(outcome(&place.only_run("runs")).n_done, 6);
+}

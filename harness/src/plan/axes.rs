@@ -1,10 +1,27 @@
-//! What a sweep asks of the cells of its plan.
+//! Axes over the cells of a plan: those of `[grid]`, and what a sweep asks.
 
 use super::PlannedCell;
-use crate::spec::{DECODE_KEYS, Origin, Source};
+use crate::spec::{CellSpec, DECODE_KEYS, GridSpec, Origin, Source};
 use anyhow::{Result, bail};
 use oasis_core::Error;
 use std::collections::HashSet;
+
+/// Axes with one value distinguish nothing.
+pub(super) fn single_valued(grid: &GridSpec) -> HashSet<&'static str> {
+    grid.axes().into_iter().filter(|(_, n)| *n < 2).map(|(k, _)| k).collect()
+}
+
+/// All choices of one value from each axis that the cell leaves open.
+pub(super) fn product(cell: &CellSpec, grid: &GridSpec) -> Vec<Vec<(&'static str, usize)>> {
+    let own = cell.keys();
+    let mut choices = vec![Vec::new()];
+    for (key, n) in grid.axes().into_iter().filter(|(key, _)| !own.contains(key)) {
+        let longer =
+            |choice: &Vec<_>| (0..n).map(|i| [choice.as_slice(), &[(key, i)]].concat()).collect::<Vec<_>>();
+        choices = choices.iter().flat_map(longer).collect();
+    }
+    choices
+}
 
 /// Refuses an axis whose values reach no cell: all cells set the key themselves, or `[grid]` does, or none uses it.
 pub(super) fn refuse_idle(source: &Source, cells: &[PlannedCell]) -> Result<()> {
@@ -25,7 +42,7 @@ pub(super) fn refuse_idle(source: &Source, cells: &[PlannedCell]) -> Result<()> 
 }
 
 /// Adds to each cell's `axes` the keys that the sweep sets to more than one value, so that labels show them.
-pub(super) fn add_axes(axes: &mut [Vec<&'static str>], cells: &[PlannedCell]) {
+pub(super) fn add_swept(axes: &mut [Vec<&'static str>], cells: &[PlannedCell]) {
     let swept = |cell: &PlannedCell, key: &str| cell.origins.get(key) == Some(&Origin::Sweep);
     for key in DECODE_KEYS {
         let values: HashSet<String> = cells
