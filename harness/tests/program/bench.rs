@@ -53,11 +53,34 @@ fn a_shape_is_decoded_mode_beside_mode() {
             _ => assert_eq!(moved, 0.0, "{mode}"),
         }
     }
-    assert_eq!(record["fits"].as_array().map(Vec::len), Some(7));
+    lines_are_those_of_ways_measured_at_both_contexts(&record);
     let report = std::fs::read_to_string(dir.path().join("out/bench.md")).expect("report");
     assert!(report.contains("(synthetic)") && report.contains("| staged 128/"), "{report}");
     assert!(std::fs::read_to_string(dir.path().join("out/bench.svg")).expect("plot").contains("<svg"));
     assert!(text(&out.stdout).contains("SYNTHETIC"));
+}
+
+/// Every mode was measured at both contexts and has a line. `auto` goes by measured bandwidths: it has one if it came to the same
+/// mode at both.
+fn lines_are_those_of_ways_measured_at_both_contexts(record: &serde_json::Value) {
+    let rows = record["rows"].as_array().expect("rows");
+    let choices: Vec<&str> =
+        rows.iter().filter(|r| !r["auto"].is_null()).filter_map(|r| r["mode"].as_str()).collect();
+    assert_eq!(choices.len(), 2, "one choice a context: {choices:?}");
+    let mut ways: Vec<String> =
+        ["dense", "staged", "static", "on-demand", "resident-sparse", "window"].map(str::to_owned).to_vec();
+    if choices[0] == choices[1] {
+        ways.push(format!("auto: {}", choices[0]));
+    }
+    ways.sort();
+    let fits = record["fits"].as_array().expect("fits");
+    let mut fitted: Vec<&str> = fits.iter().filter_map(|f| f["name"].as_str()).collect();
+    fitted.sort_unstable();
+    assert_eq!(fitted.len(), ways.len(), "{fitted:?}");
+    for (name, way) in fitted.iter().zip(&ways) {
+        assert!(name.starts_with(way) && name.ends_with(", batch 3"), "{name}: {way}");
+    }
+    assert!(fits.iter().all(|f| f["n"] == 2), "{fits:?}");
 }
 
 #[test]

@@ -255,6 +255,25 @@ fn golden_records_of_every_version_are_read_and_validate() {
     validate("results", &root().join("harness/tests/fixtures/run-v1/results.json"));
 }
 
+/// `decisions` came after the first records were written.
+#[test]
+fn a_sample_without_a_hash_of_its_decisions_is_read() {
+    let golden = root().join("harness/tests/fixtures/records-v1/samples.jsonl");
+    let text = std::fs::read_to_string(golden).expect("golden file");
+    let mut without = 0;
+    for line in text.lines() {
+        let whole: SampleRecord = serde_json::from_str(line).expect("record");
+        let mut value: Value = serde_json::from_str(line).expect("JSON");
+        let hash = value.as_object_mut().and_then(|o| o.remove("decisions")).expect("the key");
+        let older: SampleRecord = serde_json::from_value(value.clone()).expect("an older record");
+        assert_eq!((older.decisions, older.score), (None, whole.score));
+        assert_eq!(hash.as_str(), whole.decisions.as_deref());
+        valid("samples", &value).unwrap_or_else(|e| panic!("{}", e.join("\n")));
+        without += usize::from(whole.decisions.is_some());
+    }
+    assert!(without > 0, "no record has such a hash");
+}
+
 #[test]
 fn tables_are_exported_as_csv() {
     let place = Place::new(SMALL);
