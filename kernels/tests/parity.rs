@@ -14,6 +14,10 @@ mod chain_decode;
 mod decode;
 #[path = "parity/fill.rs"]
 mod fill;
+#[path = "parity/large.rs"]
+mod large;
+#[path = "parity/long.rs"]
+mod long;
 #[path = "parity/rows.rs"]
 mod rows;
 #[path = "parity/scores.rs"]

@@ -1,11 +1,12 @@
 //! A full tail block becomes a sealed one: host store, summary, window, slot.
 
-use super::{Device, State};
+use super::{Decoder, Device, State};
 use crate::ids::NONE;
 use crate::ops::{Backend, SummariseArgs};
 use crate::settings::Mode;
 use crate::stats::fold;
 use crate::{Error, Result};
+use half::bf16;
 
 impl<B: Backend> State<B> {
     /// Seals the first block of a sequence's tail.
@@ -68,5 +69,35 @@ impl<B: Backend> State<B> {
             stats.decided = Some(fold(stats.decided.unwrap_or(0), left));
         }
         Ok(())
+    }
+}
+
+impl<B: Backend> Decoder<'_, B> {
+    /// Sealed blocks of a sequence.
+    pub fn sealed_blocks(&self, seq: usize) -> usize {
+        self.state.store.blocks(seq)
+    }
+
+    /// A sealed block as it lies in the host store, `[K: block_tokens × head_dim][V: …]`; waits for the device.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn sealed(&mut self, layer: usize, seq: usize, block: usize, head: usize) -> Result<&[bf16]> {
+        // A read comes after all that was ordered before it, writes to the host store included.
+        self.engine.backend.read(&self.state.layers[layer].tail, 0, &mut [bf16::ZERO])?;
+        Ok(self.state.store.chunk(layer, seq, block, head))
+    }
+
+    /// A pool's tail as it lies in device memory, `[K: tail tokens × head_dim][V: …]`, where a tail has room for a block and
+    /// the most rows of a step. What a step seals stays in place until the next one writes over it.
+    ///
+    /// # Errors
+    /// Those of a copy from the device.
+    pub fn tail(&mut self, layer: usize, seq: usize, head: usize) -> Result<Vec<bf16>> {
+        let shape = &self.state.shape;
+        let mut out = vec![bf16::ZERO; 2 * shape.tail_tokens * shape.block.head_dim];
+        let at = (seq * shape.kv_heads + head) * out.len();
+        self.engine.backend.read(&self.state.layers[layer].tail, at, &mut out)?;
+        Ok(out)
     }
 }

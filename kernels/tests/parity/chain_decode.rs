@@ -20,7 +20,7 @@ use oasis_policies::EVICTORS;
 use std::sync::Arc;
 
 /// [`Mean`] with a twin.
-struct MeanTwin;
+pub(super) struct MeanTwin;
 
 impl Summary for MeanTwin {
     fn shape(&self, block: BlockShape) -> SummaryShape {
@@ -55,7 +55,7 @@ impl Summary for MeanTwin {
 }
 
 /// An evictor without its twin.
-struct OnHost(Box<dyn Evictor>);
+pub(super) struct OnHost(pub(super) Box<dyn Evictor>);
 
 impl Evictor for OnHost {
     fn keep(&self, slot: &SlotMeta, now: Step) -> f32 {
@@ -72,7 +72,7 @@ impl Evictor for OnHost {
 }
 
 /// All rows, ahead or on demand.
-struct Rows(When);
+pub(super) struct Rows(pub(super) When);
 
 impl Predictor for Rows {
     fn needs(&self) -> Needs {
@@ -154,7 +154,8 @@ fn run(cuda: &Cuda, settings: &Settings, plan: Plan<'_>) -> Trace {
             decoder.retire(1);
         }
         let mut report = decoder.step(None).unwrap().seqs.clone();
-        report.iter_mut().flat_map(|r| &mut r.layers).for_each(|l| l.audit = None);
+        // A device that decides keeps no lists.
+        report.iter_mut().flat_map(|r| &mut r.layers).for_each(|l| (l.audit, l.decided) = (None, None));
         trace.reports.push(report);
         for seq in (0..PROMPTS.len()).filter(|&s| s != 1 || step < 30) {
             trace.logits.push(decoder.logits(seq).unwrap().iter().map(|x| x.to_bits()).collect());

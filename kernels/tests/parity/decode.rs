@@ -73,12 +73,11 @@ fn linear<B: Backend>(b: &mut B, random: &mut Random, rows_out: usize, cols_in: 
     Linear { weight: b.upload(&values).unwrap(), bias: None, rows_out, cols_in }
 }
 
-pub(super) fn model<B: Backend>(b: &mut B) -> Model<B> {
-    let mut random = Random::new(61);
-    let g = Geometry { layers: 2, hidden: 256, intermediate: 384, vocab: VOCAB, ..geometry(6, 2, 64) };
-    let config = ModelConfig {
+/// Of [`model`].
+pub(super) fn model_config() -> ModelConfig {
+    ModelConfig {
         family: Family::Qwen3,
-        geometry: g.clone(),
+        geometry: Geometry { layers: 2, hidden: 256, intermediate: 384, vocab: VOCAB, ..geometry(6, 2, 64) },
         rms_eps: 1e-6,
         rope_theta: 10_000.0,
         rope_scaling: RopeScaling::None,
@@ -87,7 +86,13 @@ pub(super) fn model<B: Backend>(b: &mut B) -> Model<B> {
         tied_embeddings: true,
         bos: None,
         eos: vec![],
-    };
+    }
+}
+
+pub(super) fn model<B: Backend>(b: &mut B) -> Model<B> {
+    let mut random = Random::new(61);
+    let config = model_config();
+    let g = config.geometry.clone();
     let ones = |b: &mut B, n: usize| b.upload(&vec![1.0_f32; n]).unwrap();
     let layers = (0..g.layers)
         .map(|_| LayerWeights {
@@ -167,7 +172,7 @@ fn run<B: Backend>(mut b: B, settings: &Settings) -> Vec<Vec<f32>> {
 }
 
 /// ‖got − want‖ / ‖want‖.
-fn distance(got: &[f32], want: &[f32]) -> f64 {
+pub(super) fn distance(got: &[f32], want: &[f32]) -> f64 {
     let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
     let difference = norm(&mut got.iter().zip(want).map(|(a, b)| f64::from(a - b)));
     difference / norm(&mut want.iter().map(|&x| f64::from(x)))
