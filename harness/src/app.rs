@@ -1,12 +1,14 @@
 //! What the program knows by name, and the builder with which another crate adds to it.
 
 use crate::cli;
+use crate::run::contents::Contents;
 use oasis_core::Error;
 use oasis_core::registry::{Entry, EvictorEntry, PredictorEntry, SummaryEntry};
 use oasis_datasets::TASKS;
 use oasis_policies::{EVICTORS, REPLAY_EVICTORS, SUMMARIES};
 use oasis_predictors::PREDICTORS;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// The tables of everything that a configuration can name: the project's own rows and those of other crates.
 #[derive(Debug, Clone)]
@@ -21,6 +23,10 @@ pub struct App {
     pub predictors: Vec<PredictorEntry>,
     /// Tasks.
     pub tasks: &'static [oasis_datasets::TaskEntry],
+    /// Whether another crate has added rows: its code is then part of fingerprints.
+    pub(crate) extended: bool,
+    /// Hashes of files that are part of fingerprints.
+    pub(crate) contents: Arc<Contents>,
 }
 
 impl Default for App {
@@ -31,6 +37,8 @@ impl Default for App {
             replay_evictors: REPLAY_EVICTORS,
             predictors: PREDICTORS.to_vec(),
             tasks: TASKS,
+            extended: false,
+            contents: Arc::default(),
         }
     }
 }
@@ -46,20 +54,23 @@ impl Cli {
     /// Adds an evictor.
     pub fn with_evictor(mut self, entry: EvictorEntry) -> Self {
         let taken = add("evictor", &mut self.app.evictors, entry);
-        self.error = self.error.or(taken);
-        self
+        self.added(taken)
     }
 
     /// Adds a summary.
     pub fn with_summary(mut self, entry: SummaryEntry) -> Self {
         let taken = add("summary", &mut self.app.summaries, entry);
-        self.error = self.error.or(taken);
-        self
+        self.added(taken)
     }
 
     /// Adds a predictor.
     pub fn with_predictor(mut self, entry: PredictorEntry) -> Self {
         let taken = add("predictor", &mut self.app.predictors, entry);
+        self.added(taken)
+    }
+
+    fn added(mut self, taken: Option<Error>) -> Self {
+        self.app.extended = true;
         self.error = self.error.or(taken);
         self
     }

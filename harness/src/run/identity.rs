@@ -8,20 +8,22 @@ use crate::record::{CodeRecord, Environment, SCHEMA_VERSION};
 use anyhow::Result;
 use oasis_core::registry::find;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Hex digits of a fingerprint.
 const DIGITS: usize = 16;
 
+/// Kinds of policies, as cells name them.
+const KINDS: [&str; 4] = ["summary", "evictor", "predictor", "draft"];
+
 /// Name and version of everything that took part.
 pub fn versions(cells: &[PlannedCell], tasks: &[PlannedTask], app: &App) -> Result<BTreeMap<String, u32>> {
     let mut versions = BTreeMap::new();
     for cell in cells {
-        for (kind, key) in
-            [("summary", "summary"), ("evictor", "evictor"), ("predictor", "predictor"), ("draft", "draft")]
-        {
-            let Some(spec) = cell.policy(key) else { continue };
+        for kind in KINDS {
+            let Some(spec) = cell.policy(kind) else { continue };
             let version = match kind {
                 "summary" => find(kind, &app.summaries, &spec.name)?.version,
                 "evictor" => find(kind, &app.evictors, &spec.name)?.version,
@@ -45,34 +47,81 @@ pub fn code() -> CodeRecord {
     }
 }
 
-/// What a fingerprint is made of, and the fingerprint itself under `fingerprint`.
+/// What a fingerprint is made of.
 ///
 /// The output folder, the number of workers and the log level are no part of it: they change no result. The code is
 /// in it as the hash of its sources, which names dirty checkouts and tarballs as exactly as commits.
-pub fn fingerprint(
-    plan: &Plan,
-    opened: &Opened,
-    samples: &Samples,
-    versions: &BTreeMap<String, u32>,
-    backend: &str,
-) -> BTreeMap<String, String> {
-    let mut parts = parts(plan, &plan.resolved().canonical, opened, samples, versions, backend);
-    parts.insert("fingerprint".to_owned(), digest(&parts));
-    parts.insert("name".to_owned(), plan.name.clone());
-    parts
+pub struct Identity<'a> {
+    /// What can be named.
+    pub app: &'a App,
+    /// The run.
+    pub plan: &'a Plan,
+    /// Its model.
+    pub opened: &'a Opened,
+    /// Its prompts.
+    pub samples: &'a Samples,
+    /// The backend's name.
+    pub backend: &'a str,
 }
 
-/// The same for one cell alone: equal wherever the same measurement is planned, whatever the run and the cell are called.
-pub fn of_cell(
-    plan: &Plan,
-    cell: &PlannedCell,
-    opened: &Opened,
-    samples: &Samples,
-    app: &App,
-    backend: &str,
-) -> Result<String> {
-    let versions = versions(std::slice::from_ref(cell), &plan.tasks, app)?;
-    Ok(digest(&parts(plan, &plan.canonical_of(cell), opened, samples, &versions, backend)))
+impl Identity<'_> {
+    /// The parts of the run's fingerprint, itself, and the run's name.
+    ///
+    /// # Errors
+    /// A policy that nobody knows; a file that a policy names and that can't be read.
+    pub fn of_run(&self) -> Result<BTreeMap<String, String>> {
+        let mut parts = self.parts(&self.plan.resolved().canonical, &self.plan.cells)?;
+        parts.insert("fingerprint".to_owned(), digest(&parts));
+        parts.insert("name".to_owned(), self.plan.name.clone());
+        Ok(parts)
+    }
+
+    /// The fingerprint of one cell alone: equal wherever the same measurement is planned, whatever the run and the cell are called.
+    ///
+    /// # Errors
+    /// As [`Identity::of_run`].
+    pub fn of_cell(&self, cell: &PlannedCell) -> Result<String> {
+        Ok(digest(&self.parts(&self.plan.canonical_of(cell), std::slice::from_ref(cell))?))
+    }
+
+    fn parts(&self, config: &str, cells: &[PlannedCell]) -> Result<BTreeMap<String, String>> {
+        let Self { app, plan, opened, samples, backend } = *self;
+        let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
+        let versions = versions(cells, &plan.tasks, app)?;
+        let all = versions.iter().map(|(name, v)| format!("{name}@{v}")).collect::<Vec<_>>().join(" ");
+        Ok(BTreeMap::from([
+            ("schema".to_owned(), SCHEMA_VERSION.to_string()),
+            ("config".to_owned(), sha(config)),
+            ("prompts".to_owned(), sha(&samples.digests.join(" "))),
+            ("data".to_owned(), sha(&data.join(" "))),
+            ("weights".to_owned(), opened.checkpoint.digest.clone()),
+            ("tokenizer".to_owned(), opened.checkpoint.tokenizer.digest().to_owned()),
+            ("policies".to_owned(), all),
+            ("files".to_owned(), sha(&self.files(cells)?.join(" "))),
+            ("code".to_owned(), code_part(app)?),
+            ("backend".to_owned(), backend.to_owned()),
+        ]))
+    }
+
+    /// Hashes of the files and folders that policies name as their `path`, and of the bundled draft head where something drafts.
+    fn files(&self, cells: &[PlannedCell]) -> Result<Vec<String>> {
+        let policies = cells.iter().flat_map(|c| KINDS.iter().filter_map(|kind| c.policy(kind)));
+        let paths: BTreeSet<&str> = policies.filter_map(|p| p.table.get("path")?.as_str()).collect();
+        let mut digests = Vec::new();
+        for path in paths {
+            digests.extend(self.app.contents.digest(Path::new(path))?);
+        }
+        if let Some(head) = self.opened.head.filter(|_| cells.iter().any(|c| c.draft.is_some())) {
+            digests.push(hex(&Sha256::new().chain_update(head.config).chain_update(head.weights).finalize()));
+        }
+        Ok(digests)
+    }
+}
+
+/// The hash of our sources; with policies of another crate also that of the program, which has their code in it.
+pub fn code_part(app: &App) -> Result<String> {
+    let ours = code().source_sha256;
+    Ok(if app.extended { format!("{ours} {}", app.contents.program()?) } else { ours })
 }
 
 /// SHA-256 in hex.
@@ -84,29 +133,6 @@ pub fn sha(text: &str) -> String {
 pub fn digest(parts: &BTreeMap<String, String>) -> String {
     let text: String = parts.iter().map(|(k, v)| format!("{k}={v}\n")).collect();
     sha(&text)[..DIGITS].to_owned()
-}
-
-fn parts(
-    plan: &Plan,
-    config: &str,
-    opened: &Opened,
-    samples: &Samples,
-    versions: &BTreeMap<String, u32>,
-    backend: &str,
-) -> BTreeMap<String, String> {
-    let data: Vec<&str> = plan.tasks.iter().filter_map(|t| t.task.data_sha256()).collect();
-    let all = versions.iter().map(|(name, v)| format!("{name}@{v}")).collect::<Vec<_>>().join(" ");
-    BTreeMap::from([
-        ("schema".to_owned(), SCHEMA_VERSION.to_string()),
-        ("config".to_owned(), sha(config)),
-        ("prompts".to_owned(), sha(&samples.digests.join(" "))),
-        ("data".to_owned(), sha(&data.join(" "))),
-        ("weights".to_owned(), opened.checkpoint.digest.clone()),
-        ("tokenizer".to_owned(), opened.checkpoint.tokenizer.digest().to_owned()),
-        ("policies".to_owned(), all),
-        ("code".to_owned(), code().source_sha256),
-        ("backend".to_owned(), backend.to_owned()),
-    ])
 }
 
 /// Where and when the run takes place.

@@ -1,5 +1,6 @@
 //! `oasis run`: a configuration becomes a plan, the plan a folder of records and a report.
 
+pub(crate) mod contents;
 pub(crate) mod decode;
 pub(crate) mod dry;
 mod flags;

@@ -1,12 +1,11 @@
 //! One call that decodes: what it is to do, on which backend, and the folder that it leaves.
 
+use super::identity::{self, Identity};
 use super::output::{self, Existing, RunDir, UnitKey};
 use super::progress::Progress;
 use super::results::Frame;
 use super::samples::{self, Samples};
-use super::{
-    BackendChoice, decode, dry, gpu, identity, model::Opened, policies, previous_wall, results, worker,
-};
+use super::{BackendChoice, decode, dry, gpu, model::Opened, policies, previous_wall, results, worker};
 use crate::app::App;
 use crate::bench::{GibLimits, Limits};
 use crate::plan::Plan;
@@ -156,7 +155,7 @@ impl Work for Decode {
         let Request { app, plan, opened, samples, .. } = *request;
         let versions = identity::versions(&plan.cells, &plan.tasks, app)?;
         let backend = loader.name();
-        let parts = identity::fingerprint(plan, opened, samples, &versions, backend);
+        let parts = Identity { app, plan, opened, samples, backend }.of_run()?;
         // Workers start one after another: a backend need not be shared between threads, only handed over.
         let loader = Mutex::new(loader);
         let engine = || {

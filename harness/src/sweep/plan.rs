@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::plan::Plan;
 use crate::record::{SCHEMA_VERSION, Shard, SweepAxis, SweepCell, SweepPlan, SweepRunPlan};
-use crate::run::identity;
+use crate::run::identity::{self, Identity};
 use crate::run::model::{self, Opened};
 use crate::run::samples::{self, Samples};
 use crate::spec::{Origin, Sweep, Values, written};
@@ -87,7 +87,7 @@ impl Planned {
         let axes = sweep.axes.iter().map(|a| SweepAxis { keys: a.keys.clone(), values: a.values.clone() });
         let record = SweepPlan {
             schema_version: SCHEMA_VERSION,
-            fingerprint: fingerprint(&config, backend),
+            fingerprint: fingerprint(&config, app, backend)?,
             name: sweep.name(),
             shard,
             axes: axes.collect(),
@@ -105,12 +105,16 @@ impl Planned {
 
 impl Part {
     fn record(&self, app: &App, backend: &str, index: &mut usize) -> Result<SweepRunPlan> {
+        let identity = self.ready.as_ref().ok().map(|r| Identity {
+            app,
+            plan: &self.plan,
+            opened: &r.opened,
+            samples: &r.samples,
+            backend,
+        });
         let mut cells = Vec::new();
         for cell in &self.plan.cells {
-            let fingerprint = match &self.ready {
-                Ok(r) => Some(identity::of_cell(&self.plan, cell, &r.opened, &r.samples, app, backend)?),
-                Err(_) => None,
-            };
+            let fingerprint = identity.as_ref().map(|i| i.of_cell(cell)).transpose()?;
             let swept = cell.origins.iter().filter(|(_, origin)| **origin == Origin::Sweep);
             let values = swept.filter_map(|(k, _)| Some(((*k).to_owned(), cell.values.get(k)?.clone())));
             cells.push(SweepCell {
@@ -121,15 +125,8 @@ impl Part {
             });
             *index += 1;
         }
-        let fingerprint = match &self.ready {
-            Ok(ready) => {
-                let versions = identity::versions(&self.plan.cells, &self.plan.tasks, app)?;
-                let mut parts =
-                    identity::fingerprint(&self.plan, &ready.opened, &ready.samples, &versions, backend);
-                parts.remove("fingerprint")
-            }
-            Err(_) => None,
-        };
+        let parts = identity.map(|i| i.of_run()).transpose()?;
+        let fingerprint = parts.and_then(|mut p| p.remove("fingerprint"));
         Ok(SweepRunPlan {
             name: self.plan.name.clone(),
             values: self.values.iter().cloned().collect(),
@@ -149,11 +146,11 @@ fn config(parts: &[Part]) -> String {
 
 /// Of the configuration, the code and the backend: what is known also where a model can't be opened. Weights, prompts and
 /// data are in the fingerprints of the runs.
-fn fingerprint(config: &str, backend: &str) -> String {
-    identity::digest(&BTreeMap::from([
+fn fingerprint(config: &str, app: &App, backend: &str) -> Result<String> {
+    Ok(identity::digest(&BTreeMap::from([
         ("schema".to_owned(), SCHEMA_VERSION.to_string()),
         ("sweep".to_owned(), config.to_owned()),
-        ("code".to_owned(), identity::code().source_sha256),
+        ("code".to_owned(), identity::code_part(app)?),
         ("backend".to_owned(), backend.to_owned()),
-    ]))
+    ])))
 }

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod compare;
+mod fingerprint;
 mod killed;
 mod run;
 mod schema;
