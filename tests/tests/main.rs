@@ -3,6 +3,7 @@
 mod alloc;
 mod cli;
 mod conformance;
+mod device;
 mod invariants;
 mod kernels;
 mod models;
