@@ -30,7 +30,7 @@ pub(crate) use lanes::{Lane, Lanes};
 pub(crate) use launch::{Arg, Shape, arg};
 pub(crate) use lt::Lt;
 pub use memory::{CudaBuf, CudaHostBuf};
-pub(crate) use memory::{Staging, address};
+pub(crate) use memory::{Scratch, Staging, address};
 use probe::Probe;
 pub(crate) use tensor_map::TensorMap;
 
@@ -39,7 +39,7 @@ pub struct Cuda {
     pub(crate) gpu: Arc<Gpu>,
     pub(crate) lanes: Lanes,
     pub(crate) staging: Staging,
-    pub(crate) scratch: [Option<CudaBuf<u8>>; 4],
+    pub(crate) scratch: [Option<Scratch>; 4],
     /// How often scratch has moved: recorded passes hold its address.
     scratch_moves: u64,
     pub(crate) lt: Option<Lt>,
@@ -179,7 +179,8 @@ impl Backend for Cuda {
 
     fn describe(&self) -> String {
         let products = if self.lt.is_some() { "cuBLASLt" } else { "own matrix products only (no cuBLASLt)" };
-        format!("{}, {products}, host policies on {} thread(s)", self.gpu.name, self.host.threads())
+        let threads = self.host.threads();
+        format!("{}, {products}, {threads} host thread(s) for policies without a device twin", self.gpu.name)
     }
 }
 

@@ -50,6 +50,9 @@ pub trait Measure: Backend {
     /// Whether passes are launched op by op instead of being recorded.
     fn set_eager(&mut self, eager: bool);
 
+    /// Bytes of device memory that ops work in, beside what is planned; it grows with the largest op and stays.
+    fn scratch(&self) -> u64;
+
     /// The room that there is now.
     ///
     /// # Errors
@@ -130,6 +133,11 @@ impl Measure for Cpu {
 
     /// Nothing is recorded here anyway.
     fn set_eager(&mut self, _: bool) {}
+
+    /// Threads' scratch is not the device's.
+    fn scratch(&self) -> u64 {
+        0
+    }
 
     fn room(&self) -> Result<Room> {
         let free = free_memory();

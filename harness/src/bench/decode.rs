@@ -2,7 +2,7 @@
 
 use super::case::{Case, Planner};
 use super::flags::{Flags, Request};
-use super::limits::Limits;
+use super::limits::{Limits, RESERVE};
 use super::policies::Way;
 use super::prompts::{self, Prompts};
 use super::record::{
@@ -221,7 +221,9 @@ impl Bench<'_> {
             transfer: transfer(steps),
             on_device: steps.on_device.clone(),
             allocated: steps.allocated,
-            as_planned: steps.allocated == steps.planned && steps.planned.0 == case.need.plan.device(),
+            scratch: steps.scratch,
+            as_planned: steps.allocated == (case.need.plan.device(), case.need.plan.host())
+                && steps.scratch <= RESERVE,
             start_s: steps.start_s,
             clocks: steps.clocks,
         }

@@ -140,9 +140,12 @@ pub struct Timing {
     pub transfer: Option<Transfer>,
     /// Ranking, selection and seals ran on the device; else why not.
     pub on_device: Result<(), String>,
-    /// Bytes that were allocated for the decode: device, host.
+    /// Bytes that were allocated for the decode: device, host (prompts included).
     pub allocated: (u64, u64),
-    /// Allocated bytes are the planned ones.
+    /// Bytes that ops work in on the device; 512 MiB are kept free for them and the driver.
+    #[schemars(default)]
+    pub scratch: u64,
+    /// Allocated bytes are the planned ones, and scratch stays within what is kept free.
     pub as_planned: bool,
     /// Seconds from the prompts to the first step: summaries, first residents.
     pub start_s: f64,

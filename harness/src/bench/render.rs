@@ -92,17 +92,22 @@ fn heading(record: &DecodeRecord) -> String {
     out
 }
 
-fn table(rows: &[Row]) -> Grid {
+/// What was measured: times, then what the steps read and moved. One table of both is too wide for a terminal.
+fn tables(rows: &[Row]) -> [Grid; 2] {
     let measured: Vec<&Row> = rows.iter().filter(|r| timing(r).is_some()).collect();
-    let mut grid = Grid::default();
     let words = |f: &dyn Fn(&Row) -> Option<String>| measured.iter().map(|r| f(r)).collect::<Vec<_>>();
     let of = |f: &dyn Fn(&Timing) -> Option<String>| {
         measured.iter().map(|r| timing(r).and_then(f)).collect::<Vec<_>>()
     };
     let number = |f: fn(&Timing) -> f64| of(&move |t| Some(significant(f(t))));
-    grid.words("mode budget/C", words(&|r| Some(name(r))));
-    grid.numbers("batch", words(&|r| Some(r.batch.to_string())));
-    grid.numbers("context", words(&|r| Some(r.context.to_string())));
+    let named = || {
+        let mut grid = Grid::default();
+        grid.words("mode budget/C", words(&|r| Some(name(r))));
+        grid.numbers("batch", words(&|r| Some(r.batch.to_string())));
+        grid.numbers("context", words(&|r| Some(r.context.to_string())));
+        grid
+    };
+    let mut grid = named();
     grid.numbers("rows", words(&|r| (r.rows > 1).then(|| r.rows.to_string())));
     grid.numbers("step ms\np50", number(|t| t.step_ms.p50));
     grid.numbers("p90", number(|t| t.step_ms.p90));
@@ -111,16 +116,15 @@ fn table(rows: &[Row]) -> Grid {
     grid.numbers("× dense", words(&|r| over_dense(r, rows).map(significant)));
     grid.numbers("floor\nms", number(|t| t.floor_ms));
     grid.numbers("×\nfloor", number(|t| t.over_floor));
+    let times = grid;
+    let mut grid = named();
     grid.numbers("K, V\nread", of(&|t| Some(units::bytes_f(t.bytes.kv))));
-    grid.numbers(
-        "sum-\nmaries",
-        of(&|t| (t.bytes.summaries > 0.0).then(|| units::bytes_f(t.bytes.summaries))),
-    );
+    grid.numbers("summaries", of(&|t| (t.bytes.summaries > 0.0).then(|| units::bytes_f(t.bytes.summaries))));
     grid.numbers("fetched", of(&|t| (t.blocks.allowed > 0.0).then(|| units::bytes_f(t.bytes.fetched))));
     grid.numbers("of cap", of(&|t| t.blocks.saturation.map(|s| format!("{:.0} %", 100.0 * s))));
     grid.numbers("exposed\nms", of(&|t| t.transfer.map(|x| significant(x.exposed_ms))));
     grid.numbers("hidden\nms", of(&|t| t.transfer.map(|x| significant(x.hidden_ms))));
-    grid
+    [times, grid]
 }
 
 /// What the table has no column for.
@@ -142,10 +146,12 @@ fn remarks(record: &DecodeRecord) -> Vec<String> {
                 if !t.as_planned {
                     let (device, host) = t.allocated;
                     out.push(format!(
-                        "{at}: allocated {} on the device and {} on the host, planned {}",
+                        "{at}: allocated {} on the device and {} on the host, planned {} and {}; {} of scratch",
                         units::bytes(device),
                         units::bytes(host),
-                        units::bytes(row.need.plan.device())
+                        units::bytes(row.need.plan.device()),
+                        units::bytes(row.need.plan.host()),
+                        units::bytes(t.scratch)
                     ));
                 }
                 if over_dense(row, &record.rows).is_some_and(|x| x < 1.0) {
@@ -185,7 +191,10 @@ fn fitted(f: &Fit) -> String {
 
 /// For the terminal.
 pub fn terminal(record: &DecodeRecord) -> String {
-    let mut out = format!("{}\n{}", heading(record), table(&record.rows).terminal(WIDTH));
+    let mut out = heading(record);
+    for grid in tables(&record.rows) {
+        out += &format!("\n{}", grid.terminal(WIDTH));
+    }
     for remark in remarks(record) {
         out += &format!("{}\n", units::wrapped(&remark, usize::from(WIDTH) - 2, 2));
     }
@@ -197,7 +206,10 @@ fn markdown(record: &DecodeRecord) -> String {
     let label = if m.synthetic { " (synthetic)" } else { "" };
     let mut out = format!("# Decode steps: {}{label}\n\n", m.name);
     out += &heading(record).lines().map(|l| format!("- {l}\n")).collect::<String>();
-    out += &format!("\n{}\n", table(&record.rows).markdown());
+    for grid in tables(&record.rows) {
+        out += &format!("\n{}", grid.markdown());
+    }
+    out.push('\n');
     out += &remarks(record).iter().map(|r| format!("- {r}\n")).collect::<String>();
     out += "\n![step time](bench.svg)\n\nFloor: bytes that a step must read over the read bandwidth, or bytes that it must fetch \
             over the gather bandwidth, whichever takes longer; both bandwidths were measured in this run. Exposed and hidden \

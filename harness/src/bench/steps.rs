@@ -48,10 +48,10 @@ pub struct Steps {
     pub start_s: f64,
     /// Whether the chain is the device's; else why not.
     pub on_device: std::result::Result<(), String>,
-    /// Bytes planned and allocated on the device, then in the host store's growth.
-    pub planned: (u64, u64),
-    /// As `planned`.
+    /// Bytes allocated for the decode on the device, and in the host store, prompts included.
     pub allocated: (u64, u64),
+    /// Bytes that ops work in on the device.
+    pub scratch: u64,
     /// The device's clocks.
     pub clocks: Option<Clocks>,
 }
@@ -133,6 +133,13 @@ fn add(sums: &mut Sums, report: &StepReport) -> Result<()> {
     Ok(())
 }
 
+/// Bytes of the prompts' blocks in the host store; a prompt that several share counts once.
+fn prompt_bytes<B: Measure>(prompts: &[Arc<Prefix<B>>]) -> u64 {
+    let first = |i: usize| prompts[..i].iter().all(|p| !Arc::ptr_eq(&p.extent, &prompts[i].extent));
+    let own = (0..prompts.len()).filter(|&i| first(i)).map(|i| size_of_val(&prompts[i].extent.data[..]));
+    own.sum::<usize>() as u64
+}
+
 /// Decodes.
 ///
 /// # Errors
@@ -172,16 +179,15 @@ pub fn run<B: Measure>(
             return Err(Error::Invariant(format!("sequence {s}: logits are not finite")));
         }
     }
-    let (plan, usage) = (run.decoder.plan().clone(), run.decoder.allocated());
-    let growth = plan.pools.iter().filter(|p| p.name == "host growth").map(|p| p.bytes).sum();
+    let (usage, scratch) = (run.decoder.allocated(), run.decoder.backend().scratch());
     Ok(Steps {
         seconds,
         sums,
         probed,
         start_s,
         on_device: run.decoder.on_device().map_err(str::to_owned),
-        planned: (plan.device(), growth),
-        allocated: (usage.device as u64, usage.host as u64),
+        allocated: (usage.device as u64, usage.host as u64 + prompt_bytes(prompts)),
+        scratch,
         clocks: asked.and_then(clocks::Asked::answer),
     })
 }

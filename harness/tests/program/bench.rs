@@ -43,6 +43,12 @@ fn a_shape_is_decoded_mode_beside_mode() {
         assert!(number(&t["tok_s"]) > 0.0 && number(&t["floor_ms"]) > 0.0, "{row}");
         assert_eq!(t["step_ms"]["n"].as_u64(), Some(5));
         assert_eq!(t["as_planned"].as_bool(), Some(true), "{mode}: {t}");
+        let pools = row["need"]["plan"]["pools"].as_array().expect("pools");
+        let host =
+            pools.iter().filter(|p| p["host"] == true).filter_map(|p| p["bytes"].as_u64()).sum::<u64>();
+        assert_eq!(t["allocated"][1].as_u64(), Some(host), "{mode}: {t}");
+        // 3 prompts of 2 layers and KV heads of 32 coordinates, less their tails.
+        assert!(host > 3 * 15 * 2 * 2 * 16 * 2 * 32 * 2, "{mode}: {host} bytes");
         let blocks = &t["blocks"];
         let sum = number(&blocks["hits"]) + number(&blocks["fetched"]) + number(&blocks["dropped"]);
         assert_eq!(sum, number(&blocks["wanted"]), "{mode}");
@@ -93,6 +99,7 @@ fn prompts_of_a_real_model_are_prefilled_and_a_file_gives_flags() {
     let record = json(&dir.path().join("out/bench.json"));
     assert_eq!(record["model"]["synthetic"].as_bool(), Some(false));
     assert_eq!(record["rows"][0]["shared_prompt"].as_bool(), Some(true));
+    assert_eq!(record["rows"][0]["outcome"]["done"]["as_planned"].as_bool(), Some(true));
     assert_eq!(record["rows"].as_array().map(Vec::len), Some(1));
     assert!(record["notes"][0].as_str().is_some_and(|n| n.contains("prefill")), "{record}");
 }

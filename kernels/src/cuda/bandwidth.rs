@@ -103,6 +103,10 @@ impl Measure for Cuda {
         Cuda::set_eager(self, eager);
     }
 
+    fn scratch(&self) -> u64 {
+        self.scratch_bytes() as u64
+    }
+
     fn room(&self) -> Result<Room> {
         self.gpu.bind()?;
         let (free, _) = result::mem_get_info().map_err(failed("free device memory"))?;

@@ -188,6 +188,26 @@ fn limits() -> String {
     format!("`ulimit -l` [{locked}], free memory [{free}]")
 }
 
+/// Device memory that ops work in. It is no part of what a decode plans and allocates, so the meter does not count it:
+/// [`crate::Measure::scratch`] says how much there is.
+pub(crate) struct Scratch(CudaBuf<u8>);
+
+impl Scratch {
+    fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
+        let buf = CudaBuf::new(gpu, bytes)?;
+        gpu.meter.sub_device(bytes);
+        Ok(Self(buf))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(memory) = &self.0.memory {
+            memory.gpu.meter.add_device(memory.bytes);
+        }
+    }
+}
+
 /// A ring of pinned memory through which small data goes to the device without waiting for it.
 pub(crate) struct Staging {
     ring: CudaHostBuf<u8>,
@@ -290,16 +310,21 @@ impl Cuda {
         Ok(out)
     }
 
+    /// Bytes of scratch.
+    pub(super) fn scratch_bytes(&self) -> usize {
+        self.scratch.iter().flatten().map(|s| s.0.len()).sum()
+    }
+
     /// Device scratch `which` of at least `bytes`; its content is arbitrary. It grows to the largest need and stays.
     pub(crate) fn scratch(&mut self, which: usize, bytes: usize) -> Result<u64> {
-        if self.scratch[which].as_ref().is_none_or(|s| s.len() < bytes) {
+        if self.scratch[which].as_ref().is_none_or(|s| s.0.len() < bytes) {
             self.not_while_recording("growing scratch")?;
             self.scratch_moves += 1;
             // The old one goes first: it need not be copied.
             self.scratch[which] = None;
-            self.scratch[which] = Some(CudaBuf::new(&self.gpu, bytes.max(256))?);
+            self.scratch[which] = Some(Scratch::new(&self.gpu, bytes.max(256))?);
         }
-        Ok(self.scratch[which].as_ref().map_or(0, |s| s.at(0)))
+        Ok(self.scratch[which].as_ref().map_or(0, |s| s.0.at(0)))
     }
 }
 
