@@ -67,3 +67,17 @@ fn a_crate_of_somebody_else_s_gets_the_whole_program() {
     let unknown = program("oasis", &["run", "-c", config, "-o", output]);
     assert!(!unknown.status.success(), "the plain program does not know `rate`");
 }
+
+#[test]
+fn a_predictor_of_somebody_else_s_has_its_rows_in_a_sweep() {
+    let checked = stdout(&program("custom-predictor", &["check", "smoothed"]));
+    assert!(checked.contains("keeps its contract"), "{checked}");
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().to_str().unwrap();
+    let sweep =
+        ["sweep", "examples/custom-predictor/sweep.toml", "--limit", "1", "--backend", "cpu", "-o", output];
+    let ran = stdout(&program("custom-predictor", &sweep));
+    for row in ["smoothed(weight=0.25)", "smoothed(weight=0.5)", "previous-token"] {
+        assert!(ran.contains(row), "{row}: {ran}");
+    }
+}
