@@ -1,6 +1,6 @@
 //! Rules of the house that a compiler does not check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -108,4 +108,36 @@ fn long_files_and_functions_are_listed() {
         }
     }
     assert!(functions > 100, "the scan found only {functions} functions: it is broken");
+}
+
+/// A name in backticks with two underscores or more, in one of these documents, is a test's.
+const DOCUMENTS: [&str; 2] = ["docs/FEATURES.md", "docs/faults.md"];
+
+#[test]
+fn tests_that_the_documents_name_exist() {
+    let mut tests = BTreeSet::new();
+    for name in CRATES.iter().chain(&["tests"]) {
+        for path in crate_sources(name) {
+            let text = fs::read_to_string(&path).unwrap();
+            for after in text.split("#[test]").skip(1) {
+                let named = after.split("fn ").nth(1).and_then(|f| f.split('(').next());
+                tests.extend(named.map(str::to_owned));
+            }
+        }
+    }
+    assert!(tests.len() > 400, "the scan found only {} tests: it is broken", tests.len());
+    let is_name = |s: &&str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        let quoted = text.split('`').skip(1).step_by(2).filter(is_name);
+        let named: Vec<&str> = quoted.filter(|s| s.matches('_').count() > 1).collect();
+        assert!(named.len() > 30, "{document} names only {} tests", named.len());
+        for name in named {
+            assert!(tests.contains(name), "{document}: there is no test `{name}`");
+        }
+    }
+    let features = fs::read_to_string(root().join(DOCUMENTS[0])).unwrap();
+    let rows =
+        features.lines().filter_map(|l| l.strip_prefix("| ")?.split(" | ").next()?.parse::<usize>().ok());
+    assert_eq!(rows.collect::<Vec<_>>(), (1..=37).collect::<Vec<_>>());
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod compare;
 mod fingerprint;
+mod judged;
 mod killed;
 mod run;
 mod schema;
