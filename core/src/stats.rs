@@ -26,8 +26,8 @@ pub struct LayerStats {
     pub bytes_h2d: u64,
     /// Blocks attended (resident entries, tail not counted).
     pub attended: u64,
-    /// Hash of the blocks that every pool selected, fetched and evicted, in their order; none where nothing was selected,
-    /// or where a device decided and kept the lists. Equal on all machines that decide alike.
+    /// Hash of the blocks that every pool selected, as a set, and of those fetched and evicted, in their order; none where
+    /// nothing was selected, or where a device decided and kept the lists. Equal on all machines that decide alike.
     #[serde(default)]
     pub decided: Option<u64>,
     /// True sets and dense outputs, when the run audits.
@@ -39,6 +39,12 @@ impl LayerStats {
     pub fn decide(&mut self, blocks: impl ExactSizeIterator<Item = u32>) {
         let start = fold(self.decided.unwrap_or(0), blocks.len() as u64);
         self.decided = Some(blocks.fold(start, |hash, block| fold(hash, u64::from(block))));
+    }
+
+    /// Adds a set of blocks to [`LayerStats::decided`]: a selection that is all resident already is not put in order.
+    pub fn decide_set(&mut self, blocks: &[u32]) {
+        let sum = blocks.iter().fold(0u64, |sum, &block| sum.wrapping_add(fold(0, u64::from(block))));
+        self.decided = Some(fold(fold(self.decided.unwrap_or(0), blocks.len() as u64), sum));
     }
 }
 

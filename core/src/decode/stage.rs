@@ -238,7 +238,7 @@ impl<B: Backend> State<B> {
                 stats.wasted += out.wasted as u64;
                 stats.nans += out.nans as u64;
                 stats.fetched_max = stats.fetched_max.max(out.moves.len() as u64);
-                stats.decide(out.wanted.iter().copied());
+                stats.decide_set(&out.wanted);
                 stats.decide(out.moves.iter().map(|m| m.0));
                 stats.decide(out.evicted.iter().copied());
                 self.buf.moves.extend(out.moves.iter().map(|&(block, slot)| [pool as u32, block, slot]));
