@@ -5,6 +5,7 @@
 
 mod attention;
 mod blocks;
+mod prompt;
 mod rows;
 
 use super::decode::model_record;
@@ -58,6 +59,9 @@ pub struct Args {
     /// Summary that is scored
     #[arg(long, value_parser = one::<PolicySpec>, default_value = "minmax")]
     summary: PolicySpec,
+    /// Also a whole prompt of so many tokens, and its share of the rate of a large product
+    #[arg(long, value_name = "TOKENS")]
+    prefill: Option<usize>,
     /// Timed rows of calls
     #[arg(long, default_value_t = 7)]
     repeats: usize,
@@ -81,10 +85,17 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         let what = format!("{} tokens, budget {}, blocks of {}", args.context, args.budget, args.block);
         bail!(Error::setting("--context", format!("{what}; give a budget of a block and a context of two")));
     }
+    if args.prefill == Some(0) {
+        bail!(Error::setting("--prefill", "a prompt has at least 1 token"));
+    }
     if args.batch.0.contains(&0) || args.repeats == 0 || args.draft_rows >= oasis_core::settings::MAX_ROWS {
         bail!(Error::setting("--batch", "batch and repeats are at least 1, draft rows at most 7"));
     }
-    let shape = Shape::open(args.model.as_deref(), args.shape.as_deref(), args.context + 1)?;
+    let shape = Shape::open(
+        args.model.as_deref(),
+        args.shape.as_deref(),
+        args.prefill.unwrap_or(0).max(args.context + 1),
+    )?;
     std::fs::create_dir_all(&args.output)
         .with_context(|| format!("{}: cannot be made", args.output.display()))?;
     match run::gpu(args.backend)? {
@@ -117,6 +128,9 @@ fn on<B: Measure>(args: &Args, app: &App, shape: &Shape, mut backend: B) -> Resu
         bench.row_ops()?;
         bench.attention()?;
         bench.blocks(summary.as_ref())?;
+    }
+    if let Some(tokens) = args.prefill {
+        prompt::add(args, backend, model, (tokens, rates), &mut record.rows)?;
     }
     report::say(&render::ops_terminal(&record))?;
     for (name, content) in render::ops_files(&record)? {
@@ -203,7 +217,7 @@ impl<B: Measure> Bench<'_, B> {
         };
         let flops = work.flops as f64;
         eprintln!("  {op} {size}: {us:.1} µs");
-        self.out.push(OpRow { op, size, us, bytes, flops, floor_us, recorded, error });
+        self.out.push(OpRow { op, size, us, bytes, flops, floor_us, share: None, recorded, error });
         Ok(())
     }
 

@@ -253,6 +253,8 @@ pub struct OpRow {
     pub flops: f64,
     /// Shortest time that its bytes allow, in microseconds.
     pub floor_us: f64,
+    /// Of a whole prompt: its operations a second over those of the fastest product of many rows in this run.
+    pub share: Option<f64>,
     /// Calls were replayed from a recording rather than launched one by one.
     pub recorded: bool,
     /// Why there is no time.

@@ -304,6 +304,9 @@ fn ops_table(rows: &[OpRow]) -> Grid {
         "TFLOP/s",
         all(&|r| (r.error.is_none() && r.flops > 0.0).then(|| significant(r.flops / r.us / 1e6))),
     );
+    if rows.iter().any(|r| r.share.is_some()) {
+        grid.numbers("of product", all(&|r| r.share.map(|s| format!("{:.0} %", 100.0 * s))));
+    }
     grid.numbers("floor µs", timed(|r| significant(r.floor_us)));
     grid.numbers("floor / time", timed(|r| format!("{:.0} %", 100.0 * r.floor_us / r.us)));
     grid.words("launch", timed(|r| if r.recorded { "recorded" } else { "one by one" }.to_owned()));

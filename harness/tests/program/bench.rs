@@ -150,6 +150,7 @@ fn bad_flags_are_named() {
         ("decode --shape tiny.json --hbm-gib 0", "more than 0"),
         ("decode --model nano --context 20000", "16384 positions"),
         ("decode --shape nowhere.json", "nowhere.json"),
+        ("ops --shape tiny.json --prefill 0", "at least 1 token"),
     ] {
         let out = bench(dir.path(), args);
         assert!(!out.status.success() && text(&out.stderr).contains(part), "{args}: {}", text(&out.stderr));
@@ -161,7 +162,7 @@ fn every_op_has_a_time_and_a_floor() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let out = bench(
         dir.path(),
-        "ops --shape tiny.json --batch 2 --context 256 --budget 128 --draft-rows 1 --repeats 2 -o out",
+        "ops --shape tiny.json --batch 2 --context 256 --budget 128 --draft-rows 1 --repeats 2 --prefill 300 -o out",
     );
     assert!(out.status.success(), "{}", text(&out.stderr));
     let record = json(&dir.path().join("out/ops.json"));
@@ -178,9 +179,16 @@ fn every_op_has_a_time_and_a_floor() {
         "score",
         "fetch",
         "sample",
+        "host store",
+        "prefill",
     ] {
         let row = rows.iter().find(|r| r["op"] == op).unwrap_or_else(|| panic!("{op}"));
         assert!(row["error"].is_null() && row["us"].as_f64().is_some_and(|us| us >= 0.0), "{row}");
         assert!(row["floor_us"].as_f64().is_some_and(|us| us > 0.0), "{row}");
     }
+    let prompt = rows.iter().find(|r| r["op"] == "prefill").expect("a prompt");
+    assert!(
+        prompt["share"].as_f64().is_some_and(|s| s > 0.0) && prompt["flops"].as_f64() > Some(0.0),
+        "{prompt}"
+    );
 }

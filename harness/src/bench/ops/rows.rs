@@ -20,7 +20,7 @@ impl<B: Measure> Bench<'_, B> {
         self.products(512)
     }
 
-    fn products(&mut self, rows: usize) -> Result<()> {
+    pub(super) fn products(&mut self, rows: usize) -> Result<()> {
         let model = self.model;
         let widest = model.layers.first().map_or(0, |l| l.down.cols_in).max(model.config.geometry.hidden);
         let x = self.random(rows * widest.max(model.config.geometry.q_dim()))?;
