@@ -9,7 +9,7 @@ mod environment;
 mod sweep;
 mod unit;
 
-pub use environment::{CodeRecord, Environment};
+pub use environment::{CodeRecord, Environment, GpuRecord, HardwareRecord};
 pub use sweep::{KeyValues, Shard, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
 pub use unit::{Counters, DraftSums, FidelitySums, LayerRecord, Outcome, SampleRecord, TimingRecord};
 

@@ -17,6 +17,9 @@ pub struct Environment {
     pub cores: usize,
     /// Memory of the machine in bytes.
     pub memory_bytes: u64,
+    /// NUMA nodes, NVIDIA's driver and devices; older records have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware: Option<HardwareRecord>,
     /// Operating system and architecture.
     pub system: String,
     /// Backend that decoded.
@@ -27,6 +30,30 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Begin, UTC, `YYYY-MM-DDThh:mm:ssZ`.
     pub started: String,
+}
+
+/// What the operating system says of the machine; a container may hide some of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HardwareRecord {
+    /// NUMA nodes; 0 where nothing is said of them.
+    pub numa_nodes: usize,
+    /// Version of NVIDIA's driver.
+    pub driver: Option<String>,
+    /// NVIDIA's devices, by address.
+    pub gpus: Vec<GpuRecord>,
+}
+
+/// One device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GpuRecord {
+    /// On the PCI bus, `domain:bus:device.function`.
+    pub address: String,
+    /// Its name, or its number if the driver does not name it.
+    pub name: String,
+    /// Speed of a lane and number of lanes, as they were at the run's start: an idle device slows its link down.
+    pub link: Option<String>,
+    /// The NUMA node it hangs on.
+    pub numa_node: Option<u32>,
 }
 
 /// Which code a program was built from.

@@ -5,7 +5,7 @@ use super::plot::Plot;
 use super::tables::{self, short_hash};
 use super::view::View;
 use super::{metric, terminal, units};
-use crate::record::{Environment, Results};
+use crate::record::{Environment, HardwareRecord, Results};
 use anyhow::{Context, Result};
 use minijinja::{context, syntax::SyntaxConfig, value::Value};
 
@@ -164,6 +164,24 @@ fn protocol(name: &str) -> &'static str {
     }
 }
 
+/// Rows of what is there: a machine without a GPU has none of them.
+fn hardware(h: &HardwareRecord) -> Vec<(&'static str, String)> {
+    let device = |g: &crate::record::GpuRecord| {
+        let link = g.link.as_ref().map_or(String::new(), |l| format!(", link {l}"));
+        let node = g.numa_node.map_or(String::new(), |n| format!(", NUMA node {n}"));
+        format!("{} at {}{link}{node}", g.name, g.address)
+    };
+    let mut rows = Vec::new();
+    if h.numa_nodes > 1 {
+        rows.push(("NUMA nodes", h.numa_nodes.to_string()));
+    }
+    rows.extend(h.driver.iter().map(|d| ("NVIDIA driver", d.clone())));
+    if !h.gpus.is_empty() {
+        rows.push(("GPUs", h.gpus.iter().map(device).collect::<Vec<_>>().join("; ")));
+    }
+    rows
+}
+
 fn environment(page: Page, results: &Results, env: Option<&Environment>) -> Vec<(String, Value)> {
     let mut rows: Vec<(&str, String)> = Vec::new();
     if let Some(e) = env {
@@ -177,6 +195,7 @@ fn environment(page: Page, results: &Results, env: Option<&Environment>) -> Vec<
         rows.push(("started", e.started.clone()));
         rows.push(("processor", format!("{}, {} cores", e.cpu, e.cores)));
         rows.push(("memory", units::bytes(e.memory_bytes)));
+        rows.extend(e.hardware.iter().flat_map(hardware));
         rows.push(("system", e.system.clone()));
         rows.push(("backend", e.backend.clone()));
         let versions: Vec<String> = e.versions.iter().map(|(name, v)| format!("{name} v{v}")).collect();

@@ -1,5 +1,6 @@
 //! Who ran what: the fingerprint of a run and its environment.
 
+use super::hardware;
 use super::model::Opened;
 use super::samples::{Samples, hex};
 use crate::app::App;
@@ -144,6 +145,7 @@ pub fn environment(versions: BTreeMap<String, u32>, backend: &str) -> Environmen
         cpu: cpu_name(),
         cores,
         memory_bytes: memory_bytes(),
+        hardware: Some(hardware::read(Path::new("/"))),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
         backend: backend.to_owned(),
         versions,

@@ -4,6 +4,7 @@ pub(crate) mod contents;
 pub(crate) mod decode;
 pub(crate) mod dry;
 mod flags;
+mod hardware;
 pub(crate) mod identity;
 mod invariants;
 mod metrics;
