@@ -371,6 +371,7 @@ impl<B: Backend> State<B> {
             r.emitted.clear();
             (r.drafts, r.accepted, r.draft_depth, r.draft_right) = (0, 0, 0, None);
             r.layers.fill(Default::default());
+            r.heads.fill(Default::default());
         }
     }
 

@@ -88,6 +88,29 @@ impl AuditStats {
     }
 }
 
+/// What one KV head of a layer did in one step of a sequence; over the heads, the sums of [`LayerStats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct HeadStats {
+    /// Blocks that the selection wanted.
+    pub wanted: u64,
+    /// Wanted and resident.
+    pub hits: u64,
+    /// This head's part of [`AuditStats::agreement`].
+    pub agreement: f64,
+    /// This head's part of [`AuditStats::recall_exact`].
+    pub recall_exact: f64,
+}
+
+impl HeadStats {
+    /// Adds another step's (or sample's) sums.
+    pub fn add(&mut self, other: &Self) {
+        self.wanted += other.wanted;
+        self.hits += other.hits;
+        self.agreement += other.agreement;
+        self.recall_exact += other.recall_exact;
+    }
+}
+
 /// What one step did for one sequence.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SeqReport {
@@ -106,6 +129,9 @@ pub struct SeqReport {
     pub draft_depth: u32,
     /// Per layer.
     pub layers: Vec<LayerStats>,
+    /// Per layer and KV head, `[layers][kv_heads]`.
+    #[serde(default)]
+    pub heads: Vec<HeadStats>,
 }
 
 /// Where a step's time went, in seconds.

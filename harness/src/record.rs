@@ -11,7 +11,9 @@ mod unit;
 
 pub use environment::{CodeRecord, Environment, GpuRecord, HardwareRecord};
 pub use sweep::{KeyValues, Shard, SweepAxis, SweepCell, SweepPlan, SweepResults, SweepRun, SweepRunPlan};
-pub use unit::{Counters, DraftSums, FidelitySums, LayerRecord, Outcome, SampleRecord, TimingRecord};
+pub use unit::{
+    Counters, DraftSums, FidelitySums, HeadSums, LayerRecord, Outcome, SampleRecord, TimingRecord,
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -189,6 +191,9 @@ pub struct CellRecord {
     pub audit: bool,
 }
 
+/// A figure by layer and KV head, `[layers][kv_heads]`; none where there was nothing to count.
+pub type LayerHeads = Vec<Vec<Option<f64>>>;
+
 /// Results of one cell on one task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RowRecord {
@@ -209,6 +214,9 @@ pub struct RowRecord {
     /// The same by layer: `layers[l]` holds `topk_agreement`, `topk_recall_exact`, `mass_recall`, `output_error`,
     /// `bytes_h2d`, `fetches`, `dropped`, `hit_rate`, `wasted_fetches` where they exist.
     pub layers: Vec<Metrics>,
+    /// The same by KV head: `topk_agreement`, `topk_recall_exact` and `hit_rate`, where they exist.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub heads: BTreeMap<String, LayerHeads>,
     /// By step number.
     pub steps: Vec<StepPoint>,
 }

@@ -104,6 +104,12 @@ fn run(case: &Case) -> Trail {
             );
             assert_eq!(l.nans, 0);
         }
+        for s in &report.seqs {
+            for (l, heads) in s.layers.iter().zip(s.heads.chunks_exact(tiny_geometry().kv_heads)) {
+                let (wanted, hits) = heads.iter().fold((0, 0), |n, h| (n.0 + h.wanted, n.1 + h.hits));
+                assert_eq!((wanted, hits), (l.wanted, l.hits), "a layer is the sum of its heads");
+            }
+        }
         // Slot bytes equal host bytes: what the loop believes to be resident really is.
         decoder.verify_slots().unwrap();
         assert!(decoder.k_and_cap().1 as u64 == cap);

@@ -186,8 +186,13 @@ fn an_audit_finds_nothing_missing_where_nothing_is() {
             let prefix = [prefill(&mut engine, &random_prompt(64, 90, 5), 4)];
             let p = policies("minmax", predictor, "lrs", "none");
             let trail = decode(&mut engine, &s, &p, &prefix, 12, |_, _| {});
-            for stats in trail.reports.iter().flat_map(|r| &r.seqs[0].layers) {
+            let layers = trail.reports.iter().flat_map(|r| {
+                r.seqs[0].layers.iter().zip(r.seqs[0].heads.chunks_exact(tiny_geometry().kv_heads))
+            });
+            for (stats, heads) in layers {
                 let audit = stats.audit.unwrap();
+                let by_head = heads.iter().fold((0.0, 0.0), |a, h| (a.0 + h.agreement, a.1 + h.recall_exact));
+                assert_eq!(by_head, (audit.agreement, audit.recall_exact), "a layer is the sum of its heads");
                 if mode == Mode::Dense {
                     assert!((audit.mass_recall / f64::from(audit.heads) - 1.0).abs() < 1e-5);
                     assert!(audit.error_sq <= 1e-4 * audit.dense_sq, "{audit:?}");

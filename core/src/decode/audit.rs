@@ -154,10 +154,13 @@ impl<B: Backend> State<B> {
             let share = |truth: &[u32]| {
                 truth.iter().filter(|&&b| audit.member[b as usize]).count() as f64 / wanted_most as f64
             };
-            let stats = self.report.seqs[s].layers[layer].audit.get_or_insert_default();
+            let report = &mut self.report.seqs[s];
+            let stats = report.layers[layer].audit.get_or_insert_default();
+            let head = &mut report.heads[layer * g.kv_heads + kv];
             d.backend.read(&audit.scores, pool * self.shape.blocks, &mut audit.host_scores)?;
             top_k(&audit.host_scores, candidates.clone(), self.k, &mut audit.order, &mut audit.truth);
-            stats.agreement += share(&audit.truth);
+            head.agreement = share(&audit.truth);
+            stats.agreement += head.agreement;
             for b in candidates.clone() {
                 // The exact mass of the block, each head's as a share of that head's whole mass.
                 audit.host_scores[b as usize] = (kv * g.group()..(kv + 1) * g.group())
@@ -168,7 +171,8 @@ impl<B: Backend> State<B> {
                     .sum();
             }
             top_k(&audit.host_scores, candidates.clone(), self.k, &mut audit.order, &mut audit.truth);
-            stats.recall_exact += share(&audit.truth);
+            head.recall_exact = share(&audit.truth);
+            stats.recall_exact += head.recall_exact;
             stats.pools += 1;
         }
         Ok(())

@@ -202,9 +202,12 @@ impl<B: Backend> State<B> {
         }
         let fetched_bytes = if self.settings.mode.resident() { 0 } else { self.shape.block.bytes() as u64 };
         for (s, report) in self.report.seqs.iter_mut().enumerate().filter(|&(s, _)| !self.seqs[s].retired) {
-            for (layer, stats) in report.layers.iter_mut().enumerate() {
+            let by_head = report.heads.chunks_exact_mut(heads);
+            for (layer, (stats, by_head)) in report.layers.iter_mut().zip(by_head).enumerate() {
                 let own = &chain.counts[layer * pools + s * heads..][..heads];
-                for count in own {
+                for (count, head) in own.iter().zip(by_head) {
+                    head.wanted += u64::from(count.wanted);
+                    head.hits += u64::from(count.hits);
                     stats.wanted += u64::from(count.wanted);
                     stats.hits += u64::from(count.hits);
                     stats.fetched += u64::from(count.fetched);

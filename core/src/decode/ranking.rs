@@ -154,15 +154,18 @@ impl<B: Backend> State<B> {
         if !predicted || wanted_most == 0 {
             return;
         }
-        let (member, stats) = (&mut self.play.member, &mut self.report.seqs[0].layers[layer]);
-        let audit = stats.audit.get_or_insert_default();
+        let (member, report) = (&mut self.play.member, &mut self.report.seqs[0]);
+        let heads = &mut report.heads[layer * self.shape.kv_heads..];
+        let audit = report.layers[layer].audit.get_or_insert_default();
         for (head, out) in self.layers[layer].residency.outcomes.iter().enumerate() {
             member.clear();
             member.resize(self.shape.blocks, false);
             out.wanted.iter().for_each(|&b| member[b as usize] = true);
             let best = truth.wanted(self.now, layer, head).iter().take(wanted_most);
-            audit.agreement += best.filter(|&&b| member[b as usize]).count() as f64 / wanted_most as f64;
+            let share = best.filter(|&&b| member[b as usize]).count() as f64 / wanted_most as f64;
+            audit.agreement += share;
             audit.pools += 1;
+            heads[head].agreement += share;
         }
     }
 }

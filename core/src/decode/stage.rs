@@ -226,10 +226,13 @@ impl<B: Backend> State<B> {
             if self.seqs[s].retired {
                 continue;
             }
-            let stats = &mut self.report.seqs[s].layers[layer];
+            let report = &mut self.report.seqs[s];
+            let (stats, heads) = (&mut report.layers[layer], &mut report.heads[layer * kv_heads..]);
             self.buf.moves.clear();
-            for pool in s * kv_heads..(s + 1) * kv_heads {
+            for (head, pool) in (s * kv_heads..(s + 1) * kv_heads).enumerate() {
                 let out = &self.layers[layer].residency.outcomes[pool];
+                heads[head].wanted += out.wanted.len() as u64;
+                heads[head].hits += out.hits as u64;
                 stats.wanted += out.wanted.len() as u64;
                 stats.hits += out.hits as u64;
                 stats.fetched += out.moves.len() as u64;

@@ -100,7 +100,11 @@ impl<B: Backend> State<B> {
         };
         let report = StepReport {
             seqs: (0..seqs.len())
-                .map(|_| SeqReport { layers: vec![Default::default(); g.layers], ..Default::default() })
+                .map(|_| SeqReport {
+                    layers: vec![Default::default(); g.layers],
+                    heads: vec![Default::default(); g.layers * g.kv_heads],
+                    ..Default::default()
+                })
                 .collect(),
             ..Default::default()
         };

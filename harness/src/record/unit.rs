@@ -1,7 +1,7 @@
 //! Records of one (sample, cell, repeat).
 
 use super::PoolRecord;
-use oasis_core::stats::{AuditStats, LayerStats};
+use oasis_core::stats::{AuditStats, HeadStats, LayerStats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +174,37 @@ pub struct LayerRecord {
     pub audit_right: Option<AuditStats>,
     /// The part of it under selections that a wrong draft had ranked.
     pub audit_wrong: Option<AuditStats>,
+    /// The sums by KV head, where blocks were selected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heads: Option<HeadSums>,
+}
+
+/// Sums of a layer over steps by KV head: every list has a number a head.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HeadSums {
+    /// Blocks that the selection wanted.
+    pub wanted: Vec<u64>,
+    /// Wanted and resident.
+    pub hits: Vec<u64>,
+    /// `audit.agreement` by head, each over `audit.pools / heads` steps; empty without an audit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agreement: Vec<f64>,
+    /// `audit.recall_exact` by head; empty without an audit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recall_exact: Vec<f64>,
+}
+
+impl HeadSums {
+    /// Of one layer's heads; none where nothing was selected.
+    pub fn of(heads: &[HeadStats], audited: bool) -> Option<Self> {
+        let shares = |f: fn(&HeadStats) -> f64| heads.iter().filter(|_| audited).map(f).collect();
+        heads.iter().any(|h| h.wanted > 0).then(|| Self {
+            wanted: heads.iter().map(|h| h.wanted).collect(),
+            hits: heads.iter().map(|h| h.hits).collect(),
+            agreement: shares(|h| h.agreement),
+            recall_exact: shares(|h| h.recall_exact),
+        })
+    }
 }
 
 /// One line of `timings.jsonl`.

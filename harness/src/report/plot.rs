@@ -51,6 +51,7 @@ pub fn all(view: &View<'_>) -> Result<Vec<Plot>> {
         plots.extend(by_layer(view, name, title, y, file)?);
     }
     plots.extend(heat::layers(view)?);
+    plots.extend(heat::heads(view)?);
     plots.extend(pareto::plot(&[("", view)])?);
     plots.extend(accuracy_by_budget(view)?);
     plots.extend(kl_by_budget(view)?);

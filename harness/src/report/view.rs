@@ -1,7 +1,7 @@
 //! A run's results arranged for reading: one line a cell, tasks side by side.
 
 use super::metric;
-use crate::record::{CellRecord, Metric, Results, RowRecord, StepPoint, TaskRecord};
+use crate::record::{CellRecord, LayerHeads, Metric, Results, RowRecord, StepPoint, TaskRecord};
 
 /// A number and its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,6 +71,18 @@ impl<'a> Line<'a> {
             mean(&all).map(|f| f.value)
         };
         (0..layers).map(of_layer).collect()
+    }
+
+    /// A metric by layer and KV head, averaged over the tasks that have it; empty where no task has.
+    pub fn by_head(&self, name: &str) -> LayerHeads {
+        let tasks: Vec<&LayerHeads> = self.present().filter_map(|r| r.heads.get(name)).collect();
+        let heads = |l: usize| tasks.iter().filter_map(|t| t.get(l)).map(Vec::len).max().unwrap_or(0);
+        let at = |l: usize, h: usize| {
+            let all = tasks.iter().filter_map(|t| *t.get(l)?.get(h)?).filter(|v| v.is_finite());
+            mean(&all.map(|value| Figure { value, stderr: None }).collect::<Vec<_>>()).map(|f| f.value)
+        };
+        let layers = tasks.iter().map(|t| t.len()).max().unwrap_or(0);
+        (0..layers).map(|l| (0..heads(l)).map(|h| at(l, h)).collect()).collect()
     }
 
     /// The lowest layer of a metric: its value and number.

@@ -148,11 +148,13 @@ impl Group<'_> {
         put(m, &format!("{name}_{}", extreme.1), one);
     }
 
-    fn layer_count(&self) -> usize {
+    /// Layers of the model, as far as records tell.
+    pub(super) fn layer_count(&self) -> usize {
         self.layers.values().flatten().map(|l| l.layer + 1).max().unwrap_or(0)
     }
 
-    fn of_layer(&self, layer: usize) -> impl Iterator<Item = (&str, &LayerRecord)> {
+    /// Records of one layer with the documents of their samples.
+    pub(super) fn of_layer(&self, layer: usize) -> impl Iterator<Item = (&str, &LayerRecord)> {
         self.samples.iter().filter_map(move |s| {
             let records = self.layers.get(&(s.sample.as_str(), s.repeat))?;
             records.iter().find(|l| l.layer == layer).map(|l| (s.document.as_str(), *l))

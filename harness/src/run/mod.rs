@@ -5,6 +5,7 @@ pub(crate) mod decode;
 pub(crate) mod dry;
 mod flags;
 mod hardware;
+mod heads;
 pub(crate) mod identity;
 mod invariants;
 mod metrics;

@@ -4,7 +4,7 @@ use super::metrics::Group;
 use super::model::Opened;
 use super::output::Records;
 use super::samples::Samples;
-use super::{invariants, timing};
+use super::{heads, invariants, timing};
 use crate::plan::{Plan, PlannedCell};
 use crate::record::{
     CellRecord, Failure, Invariant, Machine, ModelRecord, Outcome, Results, RowRecord, SCHEMA_VERSION,
@@ -219,6 +219,7 @@ fn row(cell: &CellRecord, task: &TaskRecord, records: &Records) -> RowRecord {
         covered: !group.samples.is_empty() && group.samples.iter().all(|s| s.covered),
         metrics: group.metrics(),
         layers: group.layers(),
+        heads: heads::figures(&group),
         steps: group.steps(),
     }
 }

@@ -1,8 +1,9 @@
 //! What one sequence did, added up step by step.
 
-use crate::record::FidelitySums;
-use crate::record::{Counters, DraftSums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord};
-use oasis_core::stats::{AuditStats, SeqReport, StepSeconds, fold};
+use crate::record::{
+    Counters, DraftSums, FidelitySums, HeadSums, LayerRecord, Outcome, PoolRecord, SampleRecord, TimingRecord,
+};
+use oasis_core::stats::{AuditStats, HeadStats, SeqReport, StepSeconds, fold};
 
 /// Names of a (sample, cell, repeat).
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ fn add(into: &mut Option<AuditStats>, stats: &AuditStats) {
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     layers: Vec<LayerTally>,
+    /// `[layers][kv_heads]`.
+    heads: Vec<HeadStats>,
     steps: u32,
     step_bytes: Vec<u64>,
     step_hits: Vec<(u64, u64)>,
@@ -74,6 +77,8 @@ impl Tally {
                 }
             }
         }
+        self.heads.resize(report.heads.len(), HeadStats::default());
+        self.heads.iter_mut().zip(&report.heads).for_each(|(sums, head)| sums.add(head));
         self.step_bytes.push(bytes);
         self.step_hits.push((hits, wanted));
         self.step_s.push(seconds.total);
@@ -120,6 +125,8 @@ impl Tally {
 
     /// Records of the layers.
     pub fn layer_records(&self, key: &Key) -> Vec<LayerRecord> {
+        let kv_heads = self.heads.len() / self.layers.len().max(1);
+        let heads = |layer: usize| &self.heads[layer * kv_heads..][..kv_heads];
         let record = |(layer, sums): (usize, &LayerTally)| LayerRecord {
             sample: key.sample.clone(),
             task: key.task.clone(),
@@ -131,6 +138,7 @@ impl Tally {
             audit: sums.audit,
             audit_right: sums.right,
             audit_wrong: sums.wrong,
+            heads: HeadSums::of(heads(layer), sums.audit.is_some()),
         };
         self.layers.iter().enumerate().map(record).collect()
     }

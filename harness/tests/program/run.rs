@@ -1,7 +1,7 @@
 //! Runs: records, determinism, resume, interruption, failures.
 
 use crate::support::{Place, SMALL, folders, results, samples, stderr};
-use oasis::record::{Outcome, Status, Verdict};
+use oasis::record::{LayerRecord, Outcome, Status, Verdict};
 use oasis_core::policy::{Evictor, SlotMeta};
 use oasis_core::registry::{Entry, EvictorEntry};
 use std::path::Path;
@@ -270,4 +270,39 @@ budget = 1024
     assert!(metric("ideal", "draft_right").value > 0.99, "{:?}", metric("ideal", "draft_right"));
     let timed = r.machine.rows.iter().find(|r| r.cell == "ideal" && r.task == "fidelity").expect("times");
     assert!(timed.metrics.contains_key("decode_tok_s") && timed.metrics.contains_key("tpot_ms_p50"));
+}
+
+#[test]
+fn heads_of_a_layer_add_up_to_it_and_have_a_map() {
+    let place = Place::new(SMALL);
+    place.succeed(&[]);
+    let run = place.only_run("runs");
+    let text = std::fs::read_to_string(run.join("layers.jsonl")).expect("layers");
+    let (mut summed, mut differ) = (0, false);
+    for line in text.lines() {
+        let layer: LayerRecord = serde_json::from_str(line).expect("record");
+        let Some(heads) = layer.heads else {
+            assert_eq!(layer.counters.wanted, 0, "{line}");
+            continue;
+        };
+        let audit = layer.audit.expect("audited");
+        assert_eq!(heads.wanted.iter().sum::<u64>(), layer.counters.wanted);
+        assert_eq!(heads.hits.iter().sum::<u64>(), layer.counters.hits);
+        assert!((heads.agreement.iter().sum::<f64>() - audit.agreement).abs() < 1e-9, "{line}");
+        assert!((heads.recall_exact.iter().sum::<f64>() - audit.recall_exact).abs() < 1e-9, "{line}");
+        (summed, differ) = (summed + 1, differ || heads.agreement[0] != heads.agreement[1]);
+    }
+    assert!(summed > 0 && differ, "two heads that always agree alike are one head counted twice");
+    let r = results(&run);
+    let row = r.rows.iter().find(|r| r.cell == "previous").expect("row");
+    for name in ["topk_agreement", "topk_recall_exact", "hit_rate"] {
+        for (layer, heads) in row.heads[name].iter().enumerate() {
+            assert_eq!(heads.len(), r.model.kv_heads);
+            let mean = heads.iter().map(|h| h.expect("counted")).sum::<f64>() / heads.len() as f64;
+            // Heads want equally many blocks here, so the layer's figure is their mean.
+            assert!((mean - row.layers[layer][name].value).abs() < 1e-9, "{name} of layer {layer}");
+        }
+    }
+    let map = std::fs::read_to_string(run.join("plots/heads-by-cell.svg")).expect("the map");
+    assert!(map.contains(">previous<") && map.contains(">head 1<"), "{map}");
 }
