@@ -72,7 +72,7 @@ impl ModelConfig {
     /// Pairs are (i, i + head_dim/2), as in Hugging Face's Llama.
     pub fn inv_freq(&self) -> Vec<f32> {
         let d = self.geometry.head_dim;
-        let plain = (0..d / 2).map(|i| self.rope_theta.powf(-2.0 * i as f64 / d as f64));
+        let plain = (0..d / 2).map(|i| libm::pow(self.rope_theta, -2.0 * i as f64 / d as f64));
         plain.map(|f| self.rope_scaling.stretch(f) as f32).collect()
     }
 }

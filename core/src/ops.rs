@@ -603,7 +603,7 @@ pub trait Backend:
     + Order
     + crate::chain::Chain
 {
-    /// `cpu`, `cuda`.
+    /// `cpu`, `cpu-portable`, `cuda`.
     fn name(&self) -> &'static str;
     /// The device, for records.
     fn describe(&self) -> String;

@@ -17,8 +17,8 @@ pub struct Cpu {
     pub(crate) team: Team,
     pub(crate) meter: Arc<Meter>,
     pub(crate) level: Level,
-    /// Whether prompts' products use AMX.
-    pub(crate) amx: bool,
+    /// How the products of many rows are made.
+    pub(crate) many: Many,
     /// Scratch of each worker.
     pub(crate) workers: Workers,
     /// Scratch of an op as a whole.
@@ -39,9 +39,15 @@ impl Cpu {
         Ok(Self::with(Team::new(threads)?, Level::detect()))
     }
 
+    /// This device with the same bits on every machine: one order of sums for few and many rows, whatever the CPU has.
+    /// Prompts take longer.
+    pub fn portable(self) -> Self {
+        Self { many: Many::Rows, ..self }
+    }
+
     /// This device without AMX, for comparisons.
     pub fn without_amx(self) -> Self {
-        Self { amx: false, ..self }
+        Self { many: self.many.without_amx(), ..self }
     }
 
     /// This device with the instructions of `level`, for comparisons.
@@ -56,7 +62,8 @@ impl Cpu {
                 self.level.name()
             )));
         }
-        Ok(Self { level, amx: level == Level::Avx512 && Amx::available(), ..self })
+        let many = if self.many == Many::Rows { Many::Rows } else { Many::detect(level) };
+        Ok(Self { level, many, ..self })
     }
 
     fn with(team: Team, level: Level) -> Self {
@@ -65,7 +72,7 @@ impl Cpu {
             team,
             meter: Arc::default(),
             level,
-            amx: level == Level::Avx512 && Amx::available(),
+            many: Many::detect(level),
             workers,
             whole: Scratch::default(),
             angles: Default::default(),
@@ -78,9 +85,31 @@ impl Cpu {
     }
 }
 
+/// How products of so many rows are made that arithmetic is their bound. Each has another order of sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Many {
+    /// AMX tiles.
+    Amx,
+    /// In f32, by the `gemm` crate, whose kernels go by the CPU.
+    Floats,
+    /// As those of few rows: the same bits on every machine.
+    Rows,
+}
+
+impl Many {
+    /// The fastest here.
+    fn detect(level: Level) -> Self {
+        if level == Level::Avx512 && Amx::available() { Self::Amx } else { Self::Floats }
+    }
+
+    fn without_amx(self) -> Self {
+        if self == Self::Amx { Self::Floats } else { self }
+    }
+}
+
 impl Clone for Cpu {
     fn clone(&self) -> Self {
-        Self { meter: self.meter.clone(), amx: self.amx, ..Self::with(self.team.clone(), self.level) }
+        Self { meter: self.meter.clone(), many: self.many, ..Self::with(self.team.clone(), self.level) }
     }
 }
 
@@ -116,15 +145,19 @@ impl Order for Cpu {
 
 impl Backend for Cpu {
     fn name(&self) -> &'static str {
-        "cpu"
+        if self.many == Many::Rows { "cpu-portable" } else { "cpu" }
     }
 
     fn describe(&self) -> String {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let model = model.map_or(std::env::consts::ARCH, |(_, name)| name);
-        let amx = if self.amx { " and amx" } else { "" };
-        format!("{model}, {} thread(s), {}{amx}", self.threads(), self.level.name())
+        let with = match self.many {
+            Many::Amx => " and amx",
+            Many::Floats => "",
+            Many::Rows => ", the same bits on every machine",
+        };
+        format!("{model}, {} thread(s), {}{with}", self.threads(), self.level.name())
     }
 }
 

@@ -25,22 +25,14 @@ fn everything_that_a_configuration_can_name_is_listed() {
     insta::assert_snapshot!("list", stdout(&program("oasis", &["list"])));
 }
 
-/// One sample of each task of the quickstart: decisions, agreement, accuracy and bytes are as committed.
-///
-/// A prompt's matrix products are summed in another order on CPUs without AMX, and near ties then fall differently,
-/// so the figures hold for one kind of CPU.
+/// One sample of each task of the quickstart: decisions, agreement, accuracy and bytes are as committed, on every machine.
 #[test]
 fn the_quickstart_s_report_is_as_committed() {
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    if !cpu.contains(" amx_bf16 ") {
-        println!("SKIPPED the_quickstart_s_report_is_as_committed: its figures are those of CPUs with AMX");
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().to_str().unwrap();
     let out = program(
         "oasis",
-        &["run", "-c", "configs/quickstart.toml", "--limit", "1", "--backend", "cpu", "-o", output],
+        &["run", "-c", "configs/quickstart.toml", "--limit", "1", "--backend", "cpu-portable", "-o", output],
     );
     stdout(&out);
     let run = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();

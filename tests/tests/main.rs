@@ -8,5 +8,6 @@ mod invariants;
 mod kernels;
 mod models;
 mod oracles;
+mod portable;
 mod tidy;
 mod traces;

@@ -141,3 +141,25 @@ fn tests_that_the_documents_name_exist() {
         features.lines().filter_map(|l| l.strip_prefix("| ")?.split(" | ").next()?.parse::<usize>().ok());
     assert_eq!(rows.collect::<Vec<_>>(), (1..=37).collect::<Vec<_>>());
 }
+
+/// Functions that a platform's libm may round in its own way; the `libm` crate, or `simd`, has them for all machines.
+#[test]
+fn no_decode_calls_the_platform_s_libm() {
+    let functions = ["exp", "exp2", "ln", "log2", "log10", "sin", "cos", "sin_cos", "tanh", "powf"];
+    let calls: Vec<String> = functions.iter().map(|name| format!(".{name}(")).collect();
+    for path in ["core", "policies", "predictors", "kernels"].iter().flat_map(|n| crate_sources(n)) {
+        let parts: Vec<_> = path.components().map(|part| part.as_os_str().to_string_lossy()).collect();
+        let of_tests = ["tests", "tests.rs", "testing.rs", "benches", "conformance"];
+        if path.extension().is_some_and(|e| e == "cu") || parts.iter().any(|p| of_tests.contains(&p.as_ref()))
+        {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap();
+        for (i, line) in code.lines().enumerate() {
+            let code = line.split("//").next().unwrap();
+            let found = calls.iter().find(|call| code.contains(*call));
+            assert!(found.is_none(), "{}:{}: {}", path.display(), i + 1, found.unwrap());
+        }
+    }
+}

@@ -8,7 +8,11 @@ use std::time::Instant;
 /// ln Σ exp, with the largest taken out.
 pub(super) fn log_sum_exp(values: impl Iterator<Item = f32> + Clone) -> f32 {
     let max = values.clone().fold(f32::NEG_INFINITY, f32::max);
-    if max == f32::NEG_INFINITY { max } else { max + values.map(|v| (v - max).exp()).sum::<f32>().ln() }
+    if max == f32::NEG_INFINITY {
+        max
+    } else {
+        max + libm::logf(values.map(|v| libm::expf(v - max)).sum::<f32>())
+    }
 }
 
 impl<B: Backend> State<B> {
@@ -100,7 +104,7 @@ impl<B: Backend> State<B> {
                     let all = row[..blocks.len()].iter().chain(&row[width - 1..]);
                     let total = log_sum_exp(all.copied());
                     for (m, l) in mass.iter_mut().zip(row) {
-                        *m += (l - total).exp() / group as f32;
+                        *m += libm::expf(l - total) / group as f32;
                     }
                 }
                 if let Some(recorder) = &mut self.recorder {

@@ -127,7 +127,7 @@ impl<B: Backend> State<B> {
             let pool = s * self.shape.kv_heads + h / group;
             let attended = &self.layers[layer].residency.attended[pool];
             let got = attended.iter().map(|&b| row[b as usize]).chain(std::iter::once(row[width - 1]));
-            stats.mass_recall += f64::from((log_sum_exp(got) - total).exp().min(1.0));
+            stats.mass_recall += f64::from(libm::expf(log_sum_exp(got) - total).min(1.0));
             stats.heads += 1;
         }
     }
@@ -166,7 +166,7 @@ impl<B: Backend> State<B> {
                 audit.host_scores[b as usize] = (kv * g.group()..(kv + 1) * g.group())
                     .map(|h| {
                         let row = &audit.block_lse[(s * g.heads + h) * width..][..width];
-                        (row[b as usize] - audit.totals[s * g.heads + h]).exp()
+                        libm::expf(row[b as usize] - audit.totals[s * g.heads + h])
                     })
                     .sum();
             }

@@ -18,7 +18,7 @@ use crate::run::{self as runs, identity, percentile};
 use anyhow::{Context as _, Result, bail};
 use oasis_core::engine::Engine;
 use oasis_core::settings::Mode;
-use oasis_kernels::{Cpu, Measure};
+use oasis_kernels::Measure;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,7 +56,7 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
     let bench = Bench { args, app, request: &request, shape: &shape };
     match runs::gpu(request.backend)? {
         Some(cuda) => bench.on(cuda),
-        None => bench.on(Cpu::new(std::thread::available_parallelism().map_or(1, usize::from))),
+        None => bench.on(request.backend.cpu(std::thread::available_parallelism().map_or(1, usize::from))),
     }
 }
 

@@ -23,7 +23,7 @@ use oasis_core::model::Model;
 use oasis_core::ops::{Noise, PassKey, RowTable};
 use oasis_core::registry::{Params, find};
 use oasis_core::{Result as Done, bf16};
-use oasis_kernels::{Cpu, Measure};
+use oasis_kernels::Measure;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -100,7 +100,12 @@ pub fn run(args: &Args, app: &App) -> Result<ExitCode> {
         .with_context(|| format!("{}: cannot be made", args.output.display()))?;
     match run::gpu(args.backend)? {
         Some(cuda) => on(args, app, &shape, cuda),
-        None => on(args, app, &shape, Cpu::new(std::thread::available_parallelism().map_or(1, usize::from))),
+        None => on(
+            args,
+            app,
+            &shape,
+            args.backend.cpu(std::thread::available_parallelism().map_or(1, usize::from)),
+        ),
     }
 }
 

@@ -65,7 +65,7 @@ impl Group<'_> {
         if nll.is_empty() {
             return;
         }
-        let (ppl, ppl_dense) = (mean(&nll).exp(), mean(&dense).exp());
+        let (ppl, ppl_dense) = (libm::exp(mean(&nll)), libm::exp(mean(&dense)));
         let mut values = Values::default();
         for (own, reference) in nll.iter().zip(&dense) {
             // d(ppl − ppl_dense) to first order, so that the error of the difference is a paired one.

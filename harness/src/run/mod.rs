@@ -30,7 +30,7 @@ use crate::spec;
 use anyhow::{Context as _, Result};
 pub(crate) use flags::Flags;
 use oasis_core::ops::Backend as _;
-use oasis_kernels::Cuda;
+use oasis_kernels::{Cpu, Cuda};
 pub(crate) use output::recorded_samples;
 pub(crate) use sitting::{Request, workers};
 pub(crate) use stats::{Values, percentile};
@@ -44,14 +44,24 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Where a run computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum BackendChoice {
     /// The best there is
     Auto,
     /// The processor
     Cpu,
+    /// The processor with the same bits on every machine; prompts take longer
+    CpuPortable,
     /// An NVIDIA GPU
     Cuda,
+}
+
+impl BackendChoice {
+    /// The processor, where it is not to be a GPU.
+    pub(crate) fn cpu(self, threads: usize) -> Cpu {
+        let cpu = Cpu::new(threads);
+        if self == Self::CpuPortable { cpu.portable() } else { cpu }
+    }
 }
 
 /// Arguments of `oasis run`.
@@ -124,7 +134,7 @@ pub(crate) fn report(dir: &Path) -> Result<()> {
 /// The GPU, if it is wanted and there. `auto` without one falls back to the processor and says why.
 pub(crate) fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
     match choice {
-        BackendChoice::Cpu => Ok(None),
+        BackendChoice::Cpu | BackendChoice::CpuPortable => Ok(None),
         BackendChoice::Cuda => Cuda::new(0).map(Some).context("--backend cuda; use --backend cpu"),
         BackendChoice::Auto => Ok(Cuda::new(0).inspect_err(|e| eprintln!("backend: cpu ({e})")).ok()),
     }
@@ -134,7 +144,8 @@ pub(crate) fn gpu(choice: BackendChoice) -> Result<Option<Cuda>> {
 pub(crate) fn settle(choice: BackendChoice) -> Result<(BackendChoice, &'static str)> {
     Ok(match gpu(choice)? {
         Some(cuda) => (BackendChoice::Cuda, cuda.name()),
-        None => (BackendChoice::Cpu, oasis_kernels::Cpu::new(1).name()),
+        None if choice == BackendChoice::CpuPortable => (choice, choice.cpu(1).name()),
+        None => (BackendChoice::Cpu, BackendChoice::Cpu.cpu(1).name()),
     })
 }
 

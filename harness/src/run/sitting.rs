@@ -14,7 +14,7 @@ use anyhow::{Result, bail};
 use oasis_core::engine::Engine;
 use oasis_core::model::Model;
 use oasis_core::ops::Backend;
-use oasis_kernels::{Cpu, Cuda, Measure};
+use oasis_kernels::{Cuda, Measure};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -91,7 +91,8 @@ impl Request<'_> {
         let Some(cuda) = gpu(self.backend)? else {
             let weights = dry::weights_bytes(&self.opened.checkpoint.config);
             let (jobs, threads) = workers(self.plan.jobs, weights, cores);
-            return work.work(self, Cpu::new(cores), (jobs, threads), move |_| Ok(Cpu::new(threads)));
+            let cpu = |threads| self.backend.cpu(threads);
+            return work.work(self, cpu(cores), (jobs, threads), move |_| Ok(cpu(threads)));
         };
         // One worker keeps the device busy; its host work has all cores.
         let jobs = self.plan.jobs.unwrap_or(1);

@@ -170,7 +170,7 @@ pub fn add_position(sums: &mut FidelitySums, dense: &[f32], own: &[f32], token: 
         .zip(own)
         .map(|(&d, &o)| {
             let ln_p = f64::from(d) - lse_dense;
-            ln_p.exp() * (ln_p - (f64::from(o) - lse))
+            libm::exp(ln_p) * (ln_p - (f64::from(o) - lse))
         })
         .sum();
     sums.positions += 1;
@@ -183,8 +183,8 @@ pub fn add_position(sums: &mut FidelitySums, dense: &[f32], own: &[f32], token: 
 
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&l| (f64::from(l) - f64::from(max)).exp()).sum();
-    f64::from(max) + sum.ln()
+    let sum: f64 = logits.iter().map(|&l| libm::exp(f64::from(l) - f64::from(max))).sum();
+    f64::from(max) + libm::log(sum)
 }
 
 /// The largest logit's place; ties go to the lowest, a NaN never wins.

@@ -2,7 +2,7 @@
 //!
 //! Below [`BATCH`] rows the weight is read once, as bf16, in the fixed order of the inner products in `simd`: memory
 //! bandwidth is the bound. From there on arithmetic is: AMX tiles where the CPU has them, otherwise both sides are
-//! widened to f32 and multiplied by the `gemm` crate.
+//! widened to f32 and multiplied by the `gemm` crate; where all machines are to give the same bits, as below.
 //!
 //! On CUDA the same holds below [`BATCH`] rows, with tensor cores: gemm_stream.cu where the device has a copy engine for
 //! tiles, else gemm.cu. From there on cuBLASLt multiplies.
@@ -10,6 +10,7 @@
 mod stream;
 
 use super::need;
+use crate::cpu::Many;
 use crate::cuda::{CudaBuf, arg};
 use crate::memory::CpuBuf;
 use crate::simd::{Amx, GemmRows, PAIR, SIDE, TILE, Widen, deinterleave, pack_rows, prefetch};
@@ -62,8 +63,11 @@ impl Gemm for Cpu {
         let out = &mut out[..rows * n];
         match rows {
             0..BATCH => self.gemm_rows(&product, out),
-            _ if self.amx && k.is_multiple_of(DEPTH) => self.gemm_amx(&product, out),
-            _ => self.gemm_tiles(&product, out),
+            _ => match self.many {
+                Many::Rows => self.gemm_rows(&product, out),
+                Many::Amx if k.is_multiple_of(DEPTH) => self.gemm_amx(&product, out),
+                Many::Amx | Many::Floats => self.gemm_tiles(&product, out),
+            },
         }
         Ok(())
     }
@@ -93,19 +97,22 @@ impl Cpu {
         self.team.run(n.div_ceil(PANEL), n * k * p.rows.max(2), |_, panel| {
             let from = panel * PANEL;
             let until = n.min(from + PANEL);
-            // SAFETY: columns `from .. until` of every row are this task's, and within `out`.
-            unsafe {
-                let job = GemmRows {
-                    w: &p.w[from * k..until * k],
-                    k,
-                    x: xs,
-                    stride,
-                    bias: p.bias.map(|b| &b[from..until]),
-                    accumulate: p.accumulate,
-                    out: to.pointer(from),
-                    out_stride: n,
-                };
-                job.run_at(self.level);
+            // As many rows at a time as stay in the second-level cache beside the panel.
+            for (i, xs) in xs.chunks(BATCH * stride).enumerate() {
+                // SAFETY: columns `from .. until` of every row are this task's, and within `out`.
+                unsafe {
+                    let job = GemmRows {
+                        w: &p.w[from * k..until * k],
+                        k,
+                        x: xs,
+                        stride,
+                        bias: p.bias.map(|b| &b[from..until]),
+                        accumulate: p.accumulate,
+                        out: to.pointer(i * BATCH * n + from),
+                        out_stride: n,
+                    };
+                    job.run_at(self.level);
+                }
             }
         });
     }
@@ -340,6 +347,7 @@ mod tests {
     fn as_in_double_precision() {
         as_in_double_precision_on(Cpu::new(2));
         as_in_double_precision_on(Cpu::new(2).without_amx());
+        as_in_double_precision_on(Cpu::new(2).portable());
         as_in_double_precision_on(Cpu::new(1).at_level(Level::Portable).unwrap());
     }
 

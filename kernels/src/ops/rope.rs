@@ -61,7 +61,7 @@ impl Angles {
 fn fill(position: u32, inv_freq: &[f32], row: &mut [f32]) {
     let (cos, sin) = row.split_at_mut(inv_freq.len());
     for ((cos, sin), f) in cos.iter_mut().zip(sin).zip(inv_freq) {
-        (*sin, *cos) = (position as f32 * f).sin_cos();
+        (*sin, *cos) = libm::sincosf(position as f32 * f);
     }
 }
 

@@ -114,7 +114,7 @@ fn argmax(row: &[f32]) -> Option<usize> {
 /// in the nucleus, ties by id; without a nucleus tokens come in the order of their ids.
 fn draw(row: &[f32], max: f32, sampling: &Sampling, uniform: f32, scratch: &mut Scratch) -> usize {
     let weight = |x: f32| {
-        let w = (f64::from(x - max) / f64::from(sampling.temperature)).exp();
+        let w = libm::exp(f64::from(x - max) / f64::from(sampling.temperature));
         if w.is_nan() { 0.0 } else { w }
     };
     let total: f64 = row.iter().map(|&x| weight(x)).sum();

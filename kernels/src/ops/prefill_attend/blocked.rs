@@ -1,7 +1,7 @@
 //! Blocks of 32 rows × 128 tokens; the query heads of a KV head share keys and values.
 
 use crate::Cpu;
-use crate::cpu::Scratch;
+use crate::cpu::{Many, Scratch};
 use crate::simd::{
     Amx, Job, LANES, Lanes, Level, Narrow, SIDE, TILE, Widen, exp, exp1, pack_columns, pack_rows,
 };
@@ -46,7 +46,7 @@ impl Cpu {
         let g = args.geometry;
         let p = Prompt { g, q: args.q, k: args.k, v: args.v, first: args.first, rows: args.rows };
         let out = Parts::new(&mut args.out[..args.rows * g.q_dim()]);
-        let amx = self.amx && g.head_dim.is_multiple_of(DEPTH);
+        let amx = self.many == Many::Amx && g.head_dim.is_multiple_of(DEPTH);
         let per_head = p.blocks() * TOKENS * g.head_dim;
         let [keys, values] = self.whole.halves([if amx { g.kv_heads * per_head } else { 0 }; 2]);
         if amx {
