@@ -139,6 +139,7 @@ fn values(
         tasks => page.table(&tables::tasks(&view)),
         configuration => page.table(&tables::configuration(&view)),
         times => shown(tables::times(&view)),
+        times_are => metric::TIMES,
         memory => shown(tables::memory(&view)),
         failures,
         environment => environment(page, results, env),

@@ -92,3 +92,12 @@ pub const DEFINITIONS: &[(&str, &str, &str)] = &[
         "1 + accepted draft tokens / drafts: tokens that a verified draft yields a step",
     ),
 ];
+
+/// What the times of a report are, in a sentence each.
+pub const TIMES: &str = "Of cells without audit, each decode's first step left out. \
+    ttft: time to first token, the prefill of a prompt that was decoded alone or in a batch, queueing not counted (the first \
+    token is drawn from the prompt's last logits). tpot: time per output token of a sequence, seconds of its steps over the \
+    tokens that they emitted; a step that accepts drafts emits several. step: seconds of a step of the whole batch, which is \
+    the time between tokens where a step emits one. decode tok/s: emitted tokens of all sequences over the seconds of their \
+    batch's steps. prefill tok/s: tokens of a prompt over the seconds of its prefill. exposed transfer: the part of a step \
+    that waited for copies. p50, p90, p99 are percentiles over steps, samples for ttft and tpot.";

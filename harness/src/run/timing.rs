@@ -30,10 +30,13 @@ pub fn metrics(records: &[&TimingRecord], decode: bool) -> Metrics {
     if !decode {
         return metrics;
     }
-    let mut prefill = Values::default();
+    let (mut prefill, mut ttft) = (Values::default(), Vec::new());
     for r in records.iter().filter(|r| r.prefill_s > 0.0) {
         prefill.push(&r.sample, r.prefill_tokens as f64 / r.prefill_s);
+        // The first token is drawn from the prompt's last logits.
+        ttft.push(r.prefill_s);
     }
+    milliseconds(&mut metrics, "ttft_ms", ttft);
     metrics.extend(prefill.metric("token/s", Some(true)).map(|m| ("prefill_tok_s".to_owned(), m)));
     let (mut steps, mut tpot, mut rate, mut exposed) =
         (Vec::new(), Vec::new(), Values::default(), Values::default());
@@ -99,6 +102,7 @@ mod tests {
         let m = metrics(&[&record(&[0.5], &[1], 1)], true);
         assert!(!m.contains_key("tpot_ms_p50") && !m.contains_key("decode_tok_s"));
         assert_eq!(m["prefill_tok_s"].value, 50.0);
+        assert_eq!(m["ttft_ms_p50"].value, 2000.0);
     }
 
     #[test]
