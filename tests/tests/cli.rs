@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
 /// Builds (if need be) and runs a package's program from the root of the repository.
-fn program(package: &str, args: &[&str]) -> Output {
+pub fn program(package: &str, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO"));
     command.args(["run", "--quiet", "--release", "--package", package, "--"]).args(args);
     command.current_dir(root()).env("RUST_BACKTRACE", "0").env("COLUMNS", "120").output().unwrap()

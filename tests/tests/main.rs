@@ -9,5 +9,6 @@ mod kernels;
 mod models;
 mod oracles;
 mod portable;
+mod regression;
 mod tidy;
 mod traces;
